@@ -22,7 +22,7 @@ from shoestring.hardware.catalog import DEVICES, Device
 RESULTS = Path(__file__).parents[1] / "results"
 T4 = DEVICES["t4"]
 
-MIN_CASE_SECONDS = 45
+MIN_CASE_SECONDS = 30
 """No case is started with less remaining time: about the duration of the slowest case."""
 
 HEADER = f"{'':<12}{'n':>4}{'median':>9}{'p90':>8}{'worst':>8}{'under':>8}"

@@ -1,6 +1,7 @@
 """A fake capture of CUDA graphs for machines without a GPU.
 
-Like a CUDA graph it writes its results to the same memory at each replay. Before the first replay they are NaN.
+Like a CUDA graph it writes its results to the same memory at each replay. Before the first replay they are NaN. All
+graphs of a capture share a memory pool: a replay may overwrite whatever the others have written, here with NaN.
 """
 
 import weakref
@@ -29,10 +30,14 @@ class FakeCapture:
         tensors = [*filter(torch.is_tensor, result), *(gradient for gradient in gradients if gradient is not None)]
         for tensor in tensors:
             tensor.fill_(torch.nan)
-        self.memory += map(weakref.ref, tensors)
+        # The expected weight of a later microbatch is an input, which no graph writes.
+        self.memory += [weakref.ref(tensor) for tensor in tensors if tensor is not result.expected]
 
         def replay():
             self.replays += 1
+            for reference in self.memory:
+                if (shared := reference()) is not None:
+                    shared.fill_(torch.nan)
             previous_gradients = [parameter.grad for parameter in parameters]
             for parameter in parameters:
                 parameter.grad = None

@@ -11,13 +11,19 @@ from shoestring.engine import foreach
 @pytest.fixture(params=["batched", "one by one"], autouse=True)
 def implementation(request, monkeypatch):
     if request.param == "one by one":
-        for name in ("_foreach_copy_", "_foreach_lerp_", "_foreach_mul_", "_foreach_norm"):
+        for name in ("_foreach_add_", "_foreach_copy_", "_foreach_lerp_", "_foreach_mul_", "_foreach_norm"):
             monkeypatch.delattr(torch, name)
 
 
 def tensors():
     generator = torch.Generator().manual_seed(0)
     return [torch.randn(shape, generator=generator) for shape in ((3, 4), (), (1000,))]
+
+
+def test_add():
+    changed = tensors()
+    foreach.add(changed, tensors())
+    assert all(torch.equal(a, b + b) for a, b in zip(changed, tensors(), strict=True))
 
 
 def test_copy():

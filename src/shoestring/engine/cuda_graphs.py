@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from shoestring.data.generators import GeneratorStates
+from shoestring.engine import foreach
 from shoestring.engine.memory import error_message, out_of_memory
 from shoestring.engine.update import Microbatch, Weight, Work
 from shoestring.errors import RunError, UsageError
@@ -76,7 +77,7 @@ class CudaGraphs:
                 if len(self._graphs) == MAX_GRAPHS:
                     return work(batch, expected)
                 self._graphs[kind] = _Graph(work_on, tensors, self._parameters, self._capture)
-            return self._graphs[kind].replay(tensors, first=expected is None)
+            return self._graphs[kind].replay(tensors)
         except (RuntimeError, MemoryError):
             # Most likely out of memory, and smaller microbatches are of another kind.
             self.release()
@@ -117,29 +118,40 @@ class _Graph:
             for parameter, gradient in zip(parameters, previous_gradients, strict=True):
                 parameter.grad = gradient
 
-    def replay(self, inputs: list[Tensor], *, first: bool) -> Microbatch:
-        """Replay the graph with other inputs.
-
-        An update starts with one graph and repeats others. So the gradients of its `first` microbatch are the graph's
-        own tensors until they are cleared, and those of later microbatches are added to them.
-        """
+    def replay(self, inputs: list[Tensor]) -> Microbatch:
+        """Replay the graph with other inputs and add its gradients to those of the parameters."""
         if inputs:
-            torch._foreach_copy_(self._inputs, inputs)
+            foreach.copy(self._inputs, inputs)
         self._replay()
-        for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
-            if gradient is None:
-                continue
-            if parameter.grad is not None:
-                parameter.grad += gradient
-            else:
-                parameter.grad = gradient if first else gradient.clone()
+        self._add_gradients()
         result = self._result
         loss_sum, weight = _clone(result.loss_sum), _clone(result.weight)
         return Microbatch(loss_sum, weight, weight if result.expected is result.weight else _clone(result.expected))
 
+    def _add_gradients(self) -> None:
+        """Add the gradients of the last replay. Nothing that lives on refers to the graph's own tensors: the next
+        replay of any graph of the memory pool may overwrite them.
+        """
+        computed = [
+            (parameter, gradient)
+            for parameter, gradient in zip(self._parameters, self._gradients, strict=True)
+            if gradient is not None
+        ]
+        first = [(parameter, gradient) for parameter, gradient in computed if parameter.grad is None]
+        further = [(parameter.grad, gradient) for parameter, gradient in computed if parameter.grad is not None]
+        for parameter, gradient in first:
+            parameter.grad = torch.empty_like(gradient)
+        if first:
+            foreach.copy([parameter.grad for parameter, _ in first], [gradient for _, gradient in first])
+        if further:
+            foreach.add([total for total, _ in further], [gradient for _, gradient in further])
+
 
 def cuda_capture() -> Capture:
-    """Return a function that captures CUDA graphs, all in one memory pool: they never run at the same time."""
+    """Return a function that captures CUDA graphs, all in one memory pool: they never run at the same time.
+
+    So the temporary memory of one graph may be the results of another. A replay's results are copied before the next.
+    """
     pool = torch.cuda.graph_pool_handle()
 
     def capture(work: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:

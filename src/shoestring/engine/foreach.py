@@ -11,6 +11,16 @@ import torch
 from torch import Tensor
 
 
+def add(tensors: Sequence[Tensor], terms: Sequence[Tensor]) -> None:
+    """Add to each tensor its term, in place."""
+    batched = _function("_foreach_add_")
+    if batched is not None:
+        batched(tensors, terms)
+        return
+    for tensor, term in zip(tensors, terms, strict=True):
+        tensor.add_(term)
+
+
 def copy(destinations: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     """Copy each source into its destination."""
     batched = _function("_foreach_copy_")

@@ -113,7 +113,7 @@ class ShardedUpdates:
                     expect=self._expect_samples if divided else _expect_power_of_two,
                 )
                 weights.append(0.0 if total is None else float(total.weight))
-                tree.append(self._take_sums(total, shard, samples, copies=run is not None))
+                tree.append(self._take_sums(total, shard, samples))
             if divided:
                 add_zero_gradients(self._model, loss, missing, mixed_precision=mixed_precision)
             self._buckets.allocate(self._layout())
@@ -149,7 +149,7 @@ class ShardedUpdates:
             self._optimizer.publish()
         return result
 
-    def _take_sums(self, total: Microbatch | None, shard: int, samples: int, *, copies: bool) -> Sums:
+    def _take_sums(self, total: Microbatch | None, shard: int, samples: int) -> Sums:
         """Return the gradient of a shard, its loss and its running statistics, and clear the gradient.
 
         The gradient is that of the sum of losses divided by `samples`, in every shard.
@@ -159,8 +159,6 @@ class ShardedUpdates:
         gradients = [parameter.grad for parameter in self._parameters]
         for parameter in self._parameters:
             parameter.grad = None
-        if copies:  # a CUDA graph writes all gradients to the same memory
-            gradients = [None if gradient is None else gradient.clone() for gradient in gradients]
         factor = float(total.expected) / samples
         if factor != 1 and gradients:
             foreach.multiply([gradient for gradient in gradients if gradient is not None], factor)
