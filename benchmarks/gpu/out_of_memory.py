@@ -12,6 +12,7 @@ without a GPU.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 from collections.abc import Sequence
@@ -47,8 +48,9 @@ class Row:
     failures: list[str] = field(default_factory=list)
     tried: list[int] = field(default_factory=list)
     before_bytes: int = 0
+    """At the start of the first attempt, when the recovery has saved the buffers."""
     after_bytes: list[int] = field(default_factory=list)
-    """After each recovery."""
+    """After each recovery: at the start of each further attempt."""
     alloc_retries: int = 0
     same_bits: bool = False
     """Whether the weights equal those with the smaller microbatch from the start."""
@@ -94,8 +96,10 @@ class Machine:
         return torch.empty(0, dtype=torch.uint8)
 
     def allocated(self) -> int:
+        """Return the bytes in live tensors; on a CPU those that Python refers to."""
         if self.device.type != "cuda":
-            return 0
+            storages = [value.untyped_storage() for value in gc.get_objects() if issubclass(type(value), Tensor)]
+            return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
         torch.cuda.synchronize(self.device)
         return torch.cuda.memory_allocated(self.device)
 
@@ -149,17 +153,22 @@ class Trial:
 
 def measure(machine: Machine, phase: str, precision: str) -> Row:
     """Run one update, or evaluation, that exhausts the memory in `phase`."""
+    gc.collect()  # the previous trial refers to itself
     row = Row(phase=phase, precision=precision)
     trial = Trial(machine, phase, precision)
-    retries, row.before_bytes = alloc_retries(), machine.allocated()
+    retries = alloc_retries()
+    bytes_at_start: list[int] = []
 
     def record_out_of_memory(event: OutOfMemory) -> None:
         row.failures.append(event.failure)
         row.tried.append(event.micro_batch)
-        row.after_bytes.append(machine.allocated())
+
+    def attempt(micro_batch: int) -> UpdateResult | float:
+        if len(bytes_at_start) == len(row.tried):  # otherwise the attempt is repeated with a smaller loss scale
+            bytes_at_start.append(machine.allocated())
+        return trial.evaluation(micro_batch) if phase == "evaluation" else trial.update(micro_batch)
 
     recovering = Recovering(trial.model, trial.optimizer, trial.mixed_precision, on_out_of_memory=record_out_of_memory)
-    attempt = trial.evaluation if phase == "evaluation" else trial.update
     try:
         _, fitting_micro_batch = recovering.run(attempt, SAMPLES)
     except HalfDoneError as error:
@@ -169,10 +178,11 @@ def measure(machine: Machine, phase: str, precision: str) -> Row:
         discard_attempt(trial.model, trial.optimizer, trial.mixed_precision)
         free_unused_memory()
         row.tried.append(SAMPLES)
-        row.after_bytes.append(machine.allocated())
+        bytes_at_start.append(machine.allocated())
         row.same_bits = True  # weights come from the last checkpoint
     else:
         row.same_bits = _same_bits(machine, phase, precision, trial, fitting_micro_batch)
+    row.before_bytes, *row.after_bytes = bytes_at_start
     row.alloc_retries = alloc_retries() - retries
     return row
 
