@@ -2,6 +2,7 @@
 
 from shoestring.check.facts import Facts
 from shoestring.check.finding import Finding, failed, passed, warned
+from shoestring.hardware import cublas
 from shoestring.units import GIB, MIB, bytes_text
 
 _EARLIEST = 1_735_689_600.0  # 2025-01-01, before this program existed
@@ -10,8 +11,6 @@ _CLOCK_TOLERANCE = 2.5  # seconds; some file systems store times in steps of two
 _SLOW_DISK = 20 * MIB  # bytes/s; a T4 session's own disk writes ten times faster
 _SMALL_SHM = 64 * MIB  # the default size in a container
 _TEMPORARY_FAIL, _TEMPORARY_WARN = 64 * MIB, GIB
-_DETERMINISTIC = (":4096:8", ":16:8")
-"""Workspaces with which cuBLAS is reproducible bit for bit (CUDA's documentation of cuBLAS, 2.1.4)."""
 _SLOWING = {
     "CUDA_LAUNCH_BLOCKING": "every kernel launch waits for the kernel to finish",
     "PYTORCH_NO_CUDA_MEMORY_CACHING": "the driver allocates every tensor, and memory estimates do not hold",
@@ -149,12 +148,12 @@ def check_determinism(facts: Facts) -> Finding | None:
     """Check the environment variables that decide whether results are reproducible bit for bit."""
     if not (facts.driver and facts.driver.cards):
         return None
-    workspace = facts.host.environment.get("CUBLAS_WORKSPACE_CONFIG")
-    if workspace and workspace not in _DETERMINISTIC:
+    workspace = facts.host.environment.get(cublas.CONFIG_VARIABLE)
+    if workspace and workspace not in cublas.REPRODUCIBLE_CONFIGS:
         return warned(
             "same bits again",
-            f"CUBLAS_WORKSPACE_CONFIG={workspace} lets cuBLAS round differently from run to run",
-            "unset it: training sets :4096:8",
+            f"{cublas.CONFIG_VARIABLE}={workspace} lets cuBLAS round differently from run to run",
+            f"unset it: training sets {cublas.TRAINING_CONFIG}",
         )
     return passed("same bits again", "training selects deterministic kernels when it starts")
 

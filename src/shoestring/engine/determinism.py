@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from shoestring.data.batches import single_thread
+from shoestring.hardware import cublas
 
 _WARN = 1
 """torch's debug mode in which kernels are deterministic, with a warning for operators that have no such kernel."""
@@ -38,7 +39,7 @@ def deterministic() -> Iterator[None]:
         memory.fill_uninitialized_memory,
         torch.backends.cudnn.benchmark,
     )
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    os.environ.setdefault(cublas.CONFIG_VARIABLE, cublas.TRAINING_CONFIG)
     _set_mode(_WARN)
     # Filling memory that is about to be overwritten reveals bugs in kernels, at the cost of a pass over every tensor.
     memory.fill_uninitialized_memory = False

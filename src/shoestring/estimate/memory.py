@@ -42,7 +42,7 @@ _SOURCES = {
     "reduce-scatter buffers": "a block's gradients, to be summed over the GPUs (FSDP2)",
     "loading copies": "weights before they are packed or cast, while the model is loaded",
     "temporaries": "all other results of operators that are alive at the peak",
-    WORKSPACES: "8.125 MiB for each thread that multiplies matrices, 32 MiB on capability 9.0 (CublasHandlePool.cpp)",
+    WORKSPACES: "for each thread that multiplies matrices 32 MiB, which reproducible bits need (hardware/cublas.py)",
     SLACK: "segments reserved beyond live blocks, by a simulation of torch's caching allocator",
     LEFT: "unused parts of the segments in which the model was loaded; the part of the slack that loading causes",
     CONTEXT: "typical for the device; outside torch's allocator",
@@ -125,9 +125,17 @@ class Breakdown:
 
 
 def memory(
-    trace: Trace, device: Device, *, allocator: Kind = "segments", gpus: int = 1, cudnn_benchmark: bool = False
+    trace: Trace,
+    device: Device,
+    *,
+    allocator: Kind = "segments",
+    gpus: int = 1,
+    cudnn_benchmark: bool = False,
+    deterministic: bool = True,
 ) -> Breakdown:
     """Estimate the peak memory of the traced updates on `device`, one of `gpus`.
+
+    `deterministic`: cuBLAS has the workspaces that training sets for reproducible bits, otherwise those of torch.
 
     Processes on a CPU share its memory in equal parts. The range on a GPU covers possible differences from the
     simulation:
@@ -152,16 +160,21 @@ def memory(
     if device.compute_capability is None:
         return _estimate_cpu(trace, device.memory_bytes // gpus)
     outside = {CONTEXT: device.context_bytes, NCCL: NCCL_BYTES if gpus > 1 else (0, 0, 0)}
-    return _estimate_gpu(accumulate_in_place(trace), device, allocator, outside, cudnn_benchmark)
+    return _estimate_gpu(accumulate_in_place(trace), device, allocator, outside, cudnn_benchmark, deterministic)
 
 
 def _estimate_gpu(
-    trace: Trace, device: Device, kind: Kind, outside: dict[str, tuple[int, int, int]], cudnn_benchmark: bool
+    trace: Trace,
+    device: Device,
+    kind: Kind,
+    outside: dict[str, tuple[int, int, int]],
+    cudnn_benchmark: bool,
+    deterministic: bool,
 ) -> Breakdown:
     context_low, context, context_high = (sum(column) for column in zip(*outside.values(), strict=True))
     capacity = device.memory_bytes
     first_shares = _first_batch_probabilities(trace)
-    all_requests = requests(repeat_second_update(trace), device)
+    all_requests = requests(repeat_second_update(trace), device, deterministic=deterministic)
     requests_by_share = {share: with_smaller_first_batch(all_requests, trace, share) for share in first_shares}
     unlimited_usages = {share: replay_unlimited(requests_by_share[share], kind) for share in first_shares}
     # A trace that does not fit with the typical context may fit with the smallest one.
@@ -180,7 +193,9 @@ def _estimate_gpu(
     uncertainty = workspaces + largest_tensor + reserve_uncertainty
     high = max(usage.reserved for usage in unlimited_usages.values()) + uncertainty
     allocated_high = live.total() + workspaces + reserve_uncertainty
-    if with_workspaces := _usage_with_workspaces(trace, device, kind, capacity - context_low, uncertainty):
+    if with_workspaces := _usage_with_workspaces(
+        trace, device, kind, capacity - context_low, uncertainty, deterministic
+    ):
         high = max(high, with_workspaces.reserved)
         allocated_high = max(allocated_high, with_workspaces.live.total())
     # On out-of-memory unused segments are released, so a trace that fits with the uncertainty subtracted never reserves
@@ -213,12 +228,15 @@ def _estimate_gpu(
     )
 
 
-def _usage_with_workspaces(trace: Trace, device: Device, kind: Kind, limit: int, uncertainty: int) -> Usage | None:
+def _usage_with_workspaces(
+    trace: Trace, device: Device, kind: Kind, limit: int, uncertainty: int, deterministic: bool
+) -> Usage | None:
     """Return the usage if convolutions have workspaces; None if the uncertainty covers these or nothing fits."""
     assert device.compute_capability is not None
     if distinct_bytes(trace.events, device.compute_capability) <= uncertainty:
         return None
-    return replay_limited(limit, requests(trace, device, convolution_workspaces=True), kind)
+    with_workspaces = requests(trace, device, convolution_workspaces=True, deterministic=deterministic)
+    return replay_limited(limit, with_workspaces, kind)
 
 
 def _estimate_cpu(trace: Trace, capacity_bytes: int) -> Breakdown:

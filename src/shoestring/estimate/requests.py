@@ -8,16 +8,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from shoestring.estimate.workspaces import CONVOLUTIONS, transposed_bytes
+from shoestring.hardware import cublas
 from shoestring.hardware.catalog import Device
 from shoestring.trace.record import Alloc, Free, Op, Phase, Trace
-from shoestring.units import MIB
 
 WORKSPACES = "cuBLAS workspaces"
 CONVOLUTION_WORKSPACES = "convolution workspaces"
-
-_WORKSPACE_BYTES = 8 * MIB + 128 * 1024
-_WORKSPACE_BYTES_HOPPER = 32 * MIB
-"""Bytes per thread that multiplies matrices: torch's `aten/src/ATen/cuda/CublasHandlePool.cpp`."""
 
 STREAMS = {"all-gather buffers": "copy-in"}
 """Parts that FSDP2 allocates on a separate stream, so that no other part can use their blocks."""
@@ -43,12 +39,17 @@ BATCH_PARTS = {"activations", "batch", "reserve space", "KV cache", "temporaries
 """Parts whose size depends on the size of the batch."""
 
 
-def requests(trace: Trace, device: Device, *, convolution_workspaces: bool = False) -> list[Request]:
+def requests(
+    trace: Trace, device: Device, *, convolution_workspaces: bool = False, deterministic: bool = True
+) -> list[Request]:
     """Return the requests of a trace; for the peak of a longer run, of one that `repeat_second_update` returned.
 
     With `convolution_workspaces`, convolutions request the largest workspaces that are usual (`workspaces.py`).
+    `deterministic`: cuBLAS has the workspaces that training sets, otherwise those that torch sets.
     """
-    workspace = _WORKSPACE_BYTES_HOPPER if device.compute_capability == (9, 0) else _WORKSPACE_BYTES
+    assert device.compute_capability is not None
+    config = cublas.TRAINING_CONFIG if deterministic else cublas.default_config(device.compute_capability)
+    workspace = cublas.workspace_bytes(config)
     storages, result = trace.storages, list[Request]()
     loads, thread = False, ""
     threads_with_workspace: set[str] = set()
@@ -68,7 +69,6 @@ def requests(trace: Trace, device: Device, *, convolution_workspaces: bool = Fal
             threads_with_workspace.add(thread)
             result.append(Request((WORKSPACES, thread), WORKSPACES, workspace))
         elif convolution_workspaces and event.name in CONVOLUTIONS:
-            assert device.compute_capability is not None
             if size := transposed_bytes(event, device.compute_capability):
                 key = (CONVOLUTION_WORKSPACES, len(result))
                 result += [
