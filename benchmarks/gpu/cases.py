@@ -101,7 +101,8 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
 """The configurations published by the authors, without weights; the tiny one is for dry runs."""
 
 _BASE = (
-    ("legal", 16, {}), ("vqa", 8, {}), ("cloud", 2, {}), ("chart", 1, {"generations": 2}), ("temporal", 256, {}), ("finetune", 8, {}),
+    ("legal", 16, {}), ("vqa", 8, {}), ("cloud", 2, {}), ("chart", 1, {"generations": 2}),
+    ("temporal", 256, {}), ("finetune", 8, {}),
     ("bert-base", 16, {"seq_len": 256}), ("gpt2", 4, {"seq_len": 512}), ("qwen2.5-0.5b", 2, {"seq_len": 512}),
     ("llama-1b", 1, {"seq_len": 512}), ("t5-small", 8, {"seq_len": 256}), ("opt-125m", 4, {"seq_len": 512}),
     ("vit-base", 32, {}), ("modernbert", 8, {"seq_len": 512}), ("roberta-base", 8, {"seq_len": 256}),

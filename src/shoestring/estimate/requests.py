@@ -68,13 +68,13 @@ def requests(
         elif thread not in threads_with_workspace and event.name in _PRODUCTS:
             threads_with_workspace.add(thread)
             result.append(Request((WORKSPACES, thread), WORKSPACES, workspace))
-        elif convolution_workspaces and event.name in CONVOLUTIONS:
-            if size := transposed_bytes(event, device.compute_capability):
-                key = (CONVOLUTION_WORKSPACES, len(result))
-                result += [
-                    Request(key, CONVOLUTION_WORKSPACES, size),
-                    Request(key, CONVOLUTION_WORKSPACES, None),
-                ]
+        elif (
+            convolution_workspaces
+            and event.name in CONVOLUTIONS
+            and (size := transposed_bytes(event, device.compute_capability))
+        ):
+            key = (CONVOLUTION_WORKSPACES, len(result))
+            result += [Request(key, CONVOLUTION_WORKSPACES, size), Request(key, CONVOLUTION_WORKSPACES, None)]
     return result
 
 
