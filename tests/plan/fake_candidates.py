@@ -21,10 +21,23 @@ class FakeCandidates(Candidates):
     convolutions = 0.0
     """The share of convolutions in the FLOPs of a forward pass."""
 
-    def __init__(self, *, bytes_of, seconds=None, effective_batch=64, target=T4, blocks=0, weights=0, batch_norm=False):
+    def __init__(
+        self,
+        *,
+        bytes_of,
+        seconds=None,
+        effective_batch=64,
+        target=T4,
+        blocks=0,
+        weights=0,
+        batch_norm=False,
+        fused_optimizer=False,
+    ):
         self.bytes_of, self.seconds, self.target = bytes_of, seconds or default_seconds, target
         self.loaded = SimpleNamespace(effective_batch=effective_batch, parts=Parts(), adaptation=Adaptation())
-        facts = SimpleNamespace(blocks=blocks, weight_bytes=weights, batch_norm=batch_norm)
+        facts = SimpleNamespace(
+            blocks=blocks, weight_bytes=weights, batch_norm=batch_norm, fused_optimizer=fused_optimizer
+        )
         self.tracer = SimpleNamespace(facts=facts)
         self.evaluated = {}
 

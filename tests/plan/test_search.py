@@ -8,7 +8,7 @@ from shoestring.plan.gpus import search
 from shoestring.plan.micro_batch import micro_batches
 from shoestring.plan.search import collect_candidates
 from shoestring.settings import Settings
-from tests.plan.fake_candidates import GIB, FakeCandidates, bytes_per_sample
+from tests.plan.fake_candidates import GIB, FakeCandidates, bytes_per_sample, default_seconds
 
 
 def search_settings(candidates, requested=None):
@@ -22,6 +22,18 @@ def test_fitting_effective_batch_needs_four_evaluations():
     settings, evaluations = search_settings(FakeCandidates(bytes_of=bytes_per_sample(0.1)))
     assert (settings.micro_batch, settings.precision, settings.checkpointing) == (64, "fp16", "no")
     assert evaluations == 4
+
+
+@pytest.mark.parametrize("seconds", [default_seconds, lambda settings: None])
+def test_optimizer_kernel_depends_neither_on_time_nor_on_the_number_of_gpus(seconds):
+    """Otherwise one process and two, which share the logical shards of an update, would end in different bits."""
+    for values in ({}, {"gpus": 1, "logical_shards": 2}, {"gpus": 2, "logical_shards": 2}):
+        candidates = FakeCandidates(
+            bytes_of=bytes_per_sample(0.1), seconds=seconds, target=targets.find("kaggle-t4x2"), fused_optimizer=True
+        )
+        assert search_settings(candidates, Settings(**values))[0].optimizer_kernel == "fused"
+        without = search_settings(candidates, Settings(**values, offload="optimizer"))[0]
+        assert without.optimizer_kernel is None
 
 
 @pytest.mark.parametrize("gib", [0.3, 0.5, 0.66, 0.9, 1.7, 5.0])

@@ -1,7 +1,10 @@
 """The kernel of an optimizer is selected by its flags, and refused if it does not have that kernel."""
 
+from functools import partial
+
 import pytest
 import torch
+from torch import nn
 
 from shoestring.errors import UsageError
 from shoestring.techniques import kernels
@@ -64,3 +67,31 @@ def test_default_kernel_is_that_of_cuda(name: str, options: dict[str, object], f
     optimizer = build_optimizer(name, **options)
     kernels.choose(optimizer, None, foreach_by_default=True)
     assert flags(optimizer)["foreach"] == foreach
+
+
+class Bag(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.bag = nn.EmbeddingBag(4, 2, sparse=True)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (torch.optim.AdamW, True),
+        (partial(torch.optim.SGD, lr=0.1), True),
+        (partial(torch.optim.AdamW, foreach=True), False),
+        (partial(torch.optim.Adam, fused=False), False),
+        (torch.optim.Adagrad, False),
+        (torch.optim.Rprop, False),
+    ],
+)
+def test_plan_may_fuse_the_optimizers_with_a_kernel_on_cuda(make, expected):
+    model = nn.Linear(2, 2)
+    assert kernels.can_be_fused(make(model.parameters()), model) is expected
+
+
+def test_sparse_gradients_and_complex_weights_are_not_fused():
+    bag, model = Bag(), nn.ParameterList([torch.zeros(2, dtype=torch.complex64)])
+    assert not kernels.can_be_fused(torch.optim.SGD(bag.parameters(), lr=0.1), bag)
+    assert not kernels.can_be_fused(torch.optim.SGD(model.parameters(), lr=0.1), model)

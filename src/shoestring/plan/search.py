@@ -26,7 +26,7 @@ from shoestring.plan.micro_batch import (
 from shoestring.plan.projection import in_precision, interpolated
 from shoestring.plan.shares import gpus_of
 from shoestring.plan.weight_type import precision_of_frozen_weights
-from shoestring.settings import Precision, Settings
+from shoestring.settings import Kernel, Precision, Settings
 
 TIE_RATIO = 1.1
 """Predicted times whose ratio is smaller are a tie: a prediction without a measurement cannot rank them."""
@@ -39,8 +39,8 @@ def collect_candidates(candidates: Candidates, requested: Settings) -> list[Cand
     """Trace every candidate that may be the fastest that fits, in order; return [] if no settings are possible.
 
     Settings that `requested` fixes stay fixed. The search chooses the open ones of the precision, the microbatch, the
-    number of checkpointed blocks, the memory format, and whether the optimizer is fused into one kernel. It does not
-    choose the number of GPUs and what they share (`plan/gpus.py`).
+    number of checkpointed blocks, and the memory format. It does not choose the number of GPUs and what they share
+    (`plan/gpus.py`).
     """
     tries_channels_last = may_gain(candidates, requested)
     requested, tries_packing = _resolve(candidates, requested)
@@ -68,8 +68,6 @@ def collect_candidates(candidates: Candidates, requested: Settings) -> list[Cand
     if tries_channels_last and (rounded := fastest(c for c in pool if c.settings.precision != "fp32")):
         pool += candidates_with_channels_last(candidates, rounded)
         best = fastest(pool)
-    if best and requested.optimizer_kernel is None:
-        pool += _candidates_with_fused_optimizer(candidates, best)
     return pool
 
 
@@ -110,11 +108,24 @@ def requested_candidate(candidates: Candidates, requested: Settings) -> Candidat
 
 
 def _resolve(candidates: Candidates, requested: Settings) -> tuple[Settings, bool]:
-    """Return the settings to search first: contiguous and without packing if these are open; and whether to try packing
-    as well.
+    """Return the settings to search first: contiguous, with the fused optimizer and without packing if these are open;
+    and whether to try packing as well.
     """
-    requested = requested.replace(memory_format=requested.memory_format or "contiguous")
+    requested = requested.replace(
+        memory_format=requested.memory_format or "contiguous",
+        optimizer_kernel=requested.optimizer_kernel or _default_kernel(candidates, requested),
+    )
     return _resolve_packing(candidates, _resolve_cuda_graphs(requested, candidates.target.device))
+
+
+def _default_kernel(candidates: Candidates, requested: Settings) -> Kernel | None:
+    """Return the kernel of the optimizer if it is open: on a GPU the fused one, where there is one.
+
+    It needs the fewest launches and no temporary copies. Kernels round differently, so the choice depends neither on
+    predicted times nor on the number of GPUs: the same update has the same bits on one and on several.
+    """
+    on_gpu = candidates.target.device.kind != "cpu"
+    return "fused" if on_gpu and requested.offload == "no" and candidates.tracer.facts.fused_optimizer else None
 
 
 def _resolve_cuda_graphs(requested: Settings, device: Device) -> Settings:
@@ -331,13 +342,3 @@ def _candidates_with_packing(candidates: Candidates, requested: Settings, best: 
         if candidate.fits:
             break
     return packed
-
-
-def _candidates_with_fused_optimizer(candidates: Candidates, best: Candidate) -> list[Candidate]:
-    """Trace the best settings with a fused optimizer, if the optimizer step takes long enough to matter."""
-    if candidates.target.device.kind == "cpu" or best.settings.offload != "no" or best.time is None:
-        return []
-    if best.time.parts.get("optimizer", 0.0) <= best.seconds * (TIE_RATIO - 1) / 2:
-        return []
-    candidate = candidates.evaluate_if_possible(best.settings.replace(optimizer_kernel="fused"))
-    return [candidate] if candidate else []

@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from shoestring.errors import UsageError
 from shoestring.settings import Kernel
 
 _FLAGS = ("foreach", "fused")
+
+_FUSED_ON_CUDA = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
+"""The optimizers that have a fused kernel on CUDA: torch's `native_functions.yaml`, `_fused_*_`. That of Adagrad is for
+CPUs."""
 
 
 def choose(optimizer: Optimizer, kernel: Kernel | None, *, foreach_by_default: bool = False) -> None:
@@ -48,6 +52,17 @@ def available(optimizer: Optimizer) -> list[Kernel]:
         for kernel in get_args(Kernel)
         if kernel not in _FLAGS or all(kernel in group for group in optimizer.param_groups)
     ]
+
+
+def can_be_fused(optimizer: Optimizer, model: nn.Module) -> bool:
+    """Return whether one fused kernel can update all weights on a GPU, and the recipe has not chosen another one."""
+    return (
+        type(optimizer) in _FUSED_ON_CUDA
+        and all(group[flag] is None for group in optimizer.param_groups for flag in _FLAGS)
+        and not any(group.get("differentiable") for group in optimizer.param_groups)
+        and all(weight.is_floating_point() for group in optimizer.param_groups for weight in group["params"])
+        and not any(getattr(module, "sparse", False) is True for module in model.modules())  # sparse gradients
+    )
 
 
 def is_batched(optimizer: Optimizer) -> bool:

@@ -15,7 +15,7 @@ from shoestring.recipe.contract import length_of
 from shoestring.recipe.losses import EVALUATION_HINT, loss_without_stage
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
-from shoestring.techniques import adapt, checkpointing, nested, norms
+from shoestring.techniques import adapt, checkpointing, kernels, nested, norms
 from shoestring.trace import simulated_device
 from shoestring.trace.pretrained import observe_loading
 from shoestring.trace.record import Facts
@@ -52,6 +52,7 @@ def read(loaded: LoadedRecipe) -> Facts:
         process_bytes=process_bytes,
         is_pretrained=is_pretrained,
         blocks=len(checkpointing.blocks(model, loaded.parts)),
+        fused_optimizer=_has_fused_optimizer(loaded, model),
         data_parallel=any(isinstance(module, nn.DataParallel) for module in model.modules()),
         lengths=(sum(lengths) / len(lengths), max(lengths)) if lengths else None,
         export_bytes=_export_bytes(loaded, model),
@@ -70,6 +71,15 @@ def _build(loaded: LoadedRecipe) -> tuple[nn.Module, bool]:
     if loaded.parts.is_pretrained is not None:
         return build(), loaded.parts.is_pretrained
     return observe_loading(build)  # takes half as long again
+
+
+def _has_fused_optimizer(loaded: LoadedRecipe, model: nn.Module) -> bool:
+    """Return whether a plan may choose the fused kernel; False as well for an optimizer that cannot be built."""
+    if loaded.parts.trainer is not None:
+        return False
+    with suppress(Exception):  # the trace reports it, with the recipe's line
+        return kernels.can_be_fused(adapt.optimizer(loaded, model), model)
+    return False
 
 
 def _export_bytes(loaded: LoadedRecipe, model: nn.Module) -> dict[str, int]:

@@ -35,6 +35,9 @@ PhaseName = Literal["model", "generation", "forward", "backward", "exchange", "o
 
 PARTS: tuple[Part, ...] = get_args(Part)
 
+UPPER_ESTIMATE = "upper estimate"
+"""The beginning of a note on a trace that perhaps needs more memory than any update."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
@@ -61,6 +64,8 @@ class Facts:
     """Whether the model begins from pretrained weights, which adapters need, or that is not known."""
     blocks: int = 0
     """The number of blocks that activation checkpointing can recompute."""
+    fused_optimizer: bool = False
+    """Whether the optimizer can update all weights with one kernel on a GPU, and the recipe leaves that open."""
     data_parallel: bool = False
     """Whether a module is a `torch.nn.DataParallel`."""
     lengths: tuple[float, float] | None = None
@@ -90,8 +95,13 @@ class Facts:
         return asdict(self)
 
     def with_bounds(self, bounds: Iterable[str]) -> Facts:
-        """Return the facts with the notes on a trace, which are shown with those of the recipe."""
-        return replace(self, notes=(*self.notes, *bounds), bounds=tuple(bounds))
+        """Return the facts with the notes on a trace, which are shown with those of the recipe.
+
+        Those on random numbers are no bounds: an update for which the largest are drawn needs that much memory.
+        """
+        notes = tuple(bounds)
+        upper = tuple(note for note in notes if note.startswith(UPPER_ESTIMATE))
+        return replace(self, notes=(*self.notes, *notes), bounds=upper)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +177,8 @@ class Trace:
     first_batches: tuple[tuple[float, float], ...] = ()
     """Possible sizes of a smaller first batch, as pairs of a share of the traced batch and its probability."""
     bounds: tuple[str, ...] = ()
-    """Notes on operators whose output size depends on values, traced with the largest (`trace/bounds.py`)."""
+    """Notes on operators whose output size depends on values, traced with the largest (`trace/bounds.py`), and on
+    random numbers of the host (`trace/draws.py`)."""
     storages: tuple[Storage, ...]
     events: tuple[Event, ...]
 
