@@ -55,6 +55,19 @@ def test_advice_covers_bottleneck_and_causes_above_threshold():
     assert [cause for cause, _ in advice(breakdown_with(input=2.0, saving=0.5, launches=20.0))] == ["launches", "input"]
 
 
+def test_gpu_that_was_idle_in_every_sample_has_a_bottleneck():
+    breakdown = compute_breakdown(session(gpu_utilisation=0.0))
+    assert (breakdown.arithmetic, breakdown.launches) == (0, 90)
+    assert bottleneck(breakdown) == "launches"
+    assert describe_breakdown(breakdown).startswith("bottleneck: launches (input 6.7%, launches 60.0%")
+
+
+def test_samples_of_intervals_shorter_than_the_drivers_are_ignored():
+    short = {"event": "progress", "seconds": 0.1, "waiting_seconds": 0.0, "gpu_utilisation": 0.0}
+    breakdown = compute_breakdown([short] * 4, seconds=2.0)
+    assert breakdown.launches is None and breakdown.arithmetic == pytest.approx(0.4)
+
+
 def test_no_bottleneck_before_the_first_update():
     breakdown = compute_breakdown([{"event": "stop", "seconds": 3.0}])
     assert bottleneck(breakdown) is None and advice(breakdown) == []

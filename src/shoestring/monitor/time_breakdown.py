@@ -12,6 +12,10 @@ Cause = Literal["input", "launches", "arithmetic", "exchange", "imbalance", "sav
 NEGLIGIBLE_SHARE = 0.05
 """A cause with a smaller share of the time gets no advice."""
 
+_SAMPLE_SECONDS = 1.0
+"""The longest time over which the driver measures the use of a GPU (`nvmlUtilization_t` in NVML's documentation). A
+shorter interval between progress events may not contain it."""
+
 ADVICE: Mapping[Cause, str] = {
     "input": "more data-loading processes (workers=), a machine with more CPU cores, or data that is cheaper to read: "
     "decoded once, staged on the local disk, or small enough to stay in GPU memory",
@@ -35,7 +39,8 @@ class TimeBreakdown:
     input: float
     """Training waited for data."""
     launches: float | None
-    """The GPU was idle although data was available; None where that is not measured, as on a CPU."""
+    """The GPU was idle although data was available; None where that is not measured: on a CPU, and in the first second
+    of training."""
     arithmetic: float
     """Forward, backward and optimizer: the time of updates not due to another cause."""
     exchange: float | None = None
@@ -51,6 +56,11 @@ class TimeBreakdown:
     @property
     def total(self) -> float:
         return sum(seconds for _, seconds in self.items())
+
+    @property
+    def updating(self) -> float:
+        """The seconds of the updates."""
+        return self.input + self.arithmetic + sum(s or 0.0 for s in (self.launches, self.exchange, self.imbalance))
 
     def items(self) -> list[tuple[Cause, float]]:
         """Return the measured causes with their seconds, in the order of the fields."""
@@ -103,7 +113,7 @@ def compute_breakdown(events: Iterable[Mapping[str, Any]], seconds: float | None
 
 def bottleneck(breakdown: TimeBreakdown) -> Cause | None:
     """Return the cause with the most time, or None before the first update."""
-    if breakdown.arithmetic <= 0:
+    if breakdown.updating <= 0:  # arithmetic alone is 0 where the GPU was idle in every sample of its use
         return None
     return max(breakdown.items(), key=lambda item: item[1])[0]
 
@@ -130,7 +140,11 @@ def describe_breakdown(breakdown: TimeBreakdown) -> str:
     if largest is None:
         return "no bottleneck known: no update was completed"
     shares = ", ".join(f"{cause} {breakdown.share(cause):.1%}" for cause, _ in breakdown.items())
-    note = "" if breakdown.launches is not None else "; arithmetic includes launches, which are measured only on a GPU"
+    note = (
+        ""
+        if breakdown.launches is not None
+        else "; arithmetic includes launches, which are measured on a GPU that trains for a second or more"
+    )
     return f"bottleneck: {largest} ({shares}{note}); to speed up: {ADVICE[largest]}"
 
 
@@ -138,7 +152,7 @@ def _idle_seconds(progress: list[Mapping[str, Any]], updating: float, waiting: f
     samples = [
         (_number(event.get("seconds")), _number(event["gpu_utilisation"]))
         for event in progress
-        if event.get("gpu_utilisation") is not None
+        if event.get("gpu_utilisation") is not None and _number(event.get("seconds")) >= _SAMPLE_SECONDS
     ]
     seconds = sum(duration for duration, _ in samples)
     if not seconds:

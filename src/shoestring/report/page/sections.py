@@ -85,7 +85,9 @@ def time_breakdown(run: Run) -> Markup:
         return EMPTY
     rows = [[cause, duration(seconds), share(seconds, breakdown.total)] for cause, seconds in breakdown.items()]
     unmeasured = (
-        "" if breakdown.launches is not None else " Arithmetic includes launches, which are measured only on a GPU."
+        ""
+        if breakdown.launches is not None
+        else " Arithmetic includes launches, which are measured on a GPU that trains for a second or more."
     )
     return join(
         [
