@@ -1,8 +1,9 @@
 """Attention as the target would run it: the kernel that `scaled_dot_product_attention` chooses on the target.
 
 The choice follows torch's `sdp_utils.cpp`: flash attention needs compute capability 8.0, a 16-bit type and no mask;
-memory-efficient attention needs 5.0; a CPU has its own flash kernel, without dropout. Everything else runs torch's math
-implementation, which holds the full matrix of scores.
+memory-efficient attention needs 5.0, and a mask whose last dimension is contiguous, which T5's relative positions are
+not; a CPU has its own flash kernel, without dropout. Everything else runs torch's math implementation, which holds the
+full matrix of scores, in fp32.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from shoestring.trace.simulated_device import KEY
 
 CAPABILITY: ContextVar[tuple[int, int] | None] = ContextVar("capability", default=None)
 """The target's compute capability; None for a CPU."""
+
+_MASK_ALIGNMENT = 8
+"""Values. The memory-efficient kernel takes masks with strides that are multiples of it (`attention.cpp:
+preprocess_mask`)."""
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -41,10 +46,17 @@ def _attention(
     aten = torch.ops.aten
     if _can_use_flash(query, value, attn_mask):
         results = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)
-    elif _can_use_efficient(query, key, value):
+    elif _can_use_efficient(query, key, value, attn_mask):
         needs_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
         results = aten._scaled_dot_product_efficient_attention(
-            query, key, value, _expand_mask(query, key, attn_mask), needs_gradient, dropout_p, is_causal, scale=scale
+            query,
+            key,
+            value,
+            _expand_mask(query, key, attn_mask, alignment=_MASK_ALIGNMENT),
+            needs_gradient,
+            dropout_p,
+            is_causal,
+            scale=scale,
         )
     elif CAPABILITY.get() is None and query.dim() == 4 and not dropout_p and not _needs_gradient(attn_mask):
         results = aten._scaled_dot_product_flash_attention_for_cpu(
@@ -74,8 +86,10 @@ def _can_use_flash(query: Tensor, value: Tensor, mask: Tensor | None) -> bool:
     )
 
 
-def _can_use_efficient(query: Tensor, key: Tensor, value: Tensor) -> bool:
+def _can_use_efficient(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
     capability = CAPABILITY.get()
+    if mask is not None and mask.stride(-1) != 1:
+        return False
     if capability is None or capability < (5, 0) or query.dim() != 4:
         return False
     if query.dtype == torch.bfloat16 and capability < (8, 0):
@@ -90,10 +104,16 @@ def _needs_gradient(mask: Tensor | None) -> bool:
     return mask is not None and mask.requires_grad and torch.is_grad_enabled()
 
 
-def _expand_mask(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor | None:
-    """Return the mask in the form that the kernel takes: an additive term for each pair of positions."""
+def _expand_mask(query: Tensor, key: Tensor, mask: Tensor | None, *, alignment: int = 1) -> Tensor | None:
+    """Return the mask in the form that the kernel takes: an additive term for each pair of positions.
+
+    Torch pads a mask whose strides are no multiples of `alignment`, before it is expanded to all samples and heads.
+    """
     if mask is None:
         return None
     if mask.dtype == torch.bool:
         mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
+    if any(stride % alignment for stride in mask.stride()[:-1]):
+        size = mask.shape[-1]
+        mask = torch.nn.functional.pad(mask, (0, alignment - size % alignment))[..., :size]
     return mask.expand(*query.shape[:3], key.shape[2])
