@@ -1,7 +1,9 @@
 """Copies of a state: the same bits with and without a helper thread, and the wait for copies from a GPU."""
 
+import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -84,3 +86,73 @@ def test_wait_synchronizes_copy_events():
 
     Snapshot(sections={}, copy_events=(FakeEvent(), FakeEvent())).wait()
     assert len(waited) == 2
+
+
+class Status:
+    """Like torch's binding of `cudaError`: an enumeration without a truth value."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __int__(self):
+        return self.value
+
+
+class FakeRuntime:
+    """Records calls of CUDA's runtime; `status` is the result of locking pages."""
+
+    def __init__(self, status):
+        self.status, self.registered, self.calls = status, set(), []
+
+    def cudaHostRegister(self, address, size, flags):  # noqa: N802
+        self.calls.append("register")
+        if not self.status:
+            self.registered.add(address)
+        return Status(self.status)
+
+    def cudaHostUnregister(self, address):  # noqa: N802
+        self.calls.append("unregister")
+        self.registered.remove(address)
+        return Status(0)
+
+
+@pytest.mark.parametrize("status", [0, 712])
+def test_pages_are_locked_once_and_unlocked(monkeypatch, status):
+    runtime = FakeRuntime(status)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(snapshot, "_forget_error", lambda: None)
+    copy = HostCopy()
+    for _ in range(3):
+        copy._reserve(4096, for_gpu=True)
+        assert copy._locked == (status == 0)
+    assert runtime.calls == ["register"]
+    copy._reserve(8192, for_gpu=True)
+    copy.close()
+    assert runtime.registered == set()
+    locked = ["register", "unregister"] * 2
+    assert runtime.calls == (locked if status == 0 else ["register"] * 2)
+
+
+def test_forked_process_does_not_have_the_copy():
+    copy = HostCopy()
+    live = {"model": {"weight": torch.ones(1 << 20)}}
+    copy.prepare(snapshot.snapshot(live))
+    copy.take(live)
+    address = copy._memory.data_ptr()
+    ranges = Path("/proc/self/smaps").read_text().split("VmFlags:")
+    flags = next(
+        after.split("\n")[0].split()
+        for before, after in itertools.pairwise(ranges)
+        if any(_contains(line, address) for line in before.splitlines())
+    )
+    assert "dc" in flags  # do not copy on fork
+    copy.close()
+
+
+def _contains(line, address):
+    start, dash, end = line.split(" ")[0].partition("-")
+    try:
+        return bool(dash) and int(start, 16) <= address < int(end, 16)
+    except ValueError:
+        return False

@@ -1,6 +1,8 @@
 """Snapshots of a training state: a copy in host memory that training cannot change while it is written to disk."""
 
+import contextlib
 import itertools
+import mmap
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
@@ -71,11 +73,14 @@ class HostCopy:
 
     Its size is that of the state's tensors plus at most 64 bytes for each. For tensors on a GPU its pages are locked,
     which copying at full speed requires, with `cudaHostRegister`, because torch's own allocator of pinned memory
-    rounds up to a power of two.
+    rounds up to a power of two. Processes that are forked, such as workers, do not get the buffer: the system would
+    copy all locked pages for them, and on some systems move those of this process, while the GPU goes on writing to the
+    old ones.
     """
 
     def __init__(self) -> None:
         self._memory = torch.empty(0, dtype=torch.uint8)
+        self._for_gpu = False
         self._locked = False
 
     def prepare(self, live: Snapshot) -> None:
@@ -84,7 +89,7 @@ class HostCopy:
         The system maps memory page by page on first write, which takes three times as long as the copy itself.
         """
         tensors = _tensors(live)
-        self._reserve(sum(_aligned_sizes(tensors)), lock=any(tensor.is_cuda for tensor in tensors))
+        self._reserve(sum(_aligned_sizes(tensors)), for_gpu=any(tensor.is_cuda for tensor in tensors))
         self._memory.zero_()
 
     def take(self, state: Mapping[str, Any], helper: Executor | None = None) -> Snapshot:
@@ -100,7 +105,7 @@ class HostCopy:
         tensors = _tensors(live)
         sizes = _aligned_sizes(tensors)
         devices = {tensor.device for tensor in tensors if tensor.is_cuda}
-        self._reserve(sum(sizes), lock=bool(devices))
+        self._reserve(sum(sizes), for_gpu=bool(devices))
         copies = [
             self._memory[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
             for tensor, start in zip(tensors, itertools.accumulate(sizes, initial=0), strict=False)
@@ -126,17 +131,44 @@ class HostCopy:
     def close(self) -> None:
         """Release the memory."""
         if self._locked:
+            torch.cuda.synchronize()  # a copy that was interrupted by an error may still be in progress
             torch.cuda.cudart().cudaHostUnregister(self._memory.data_ptr())
-        self._locked = False
+        self._for_gpu = self._locked = False
         self._memory = torch.empty(0, dtype=torch.uint8)
 
-    def _reserve(self, size: int, *, lock: bool) -> None:
-        if self._memory.nbytes == size and self._locked == lock:
+    def _reserve(self, size: int, *, for_gpu: bool) -> None:
+        if self._memory.nbytes == size and self._for_gpu == for_gpu:
             return
         self.close()
-        self._memory = torch.empty(size, dtype=torch.uint8)
+        self._memory = _host_memory(size)
+        self._for_gpu = for_gpu
         # If the system cannot lock more pages, the copy is slower but still correct.
-        self._locked = lock and not torch.cuda.cudart().cudaHostRegister(self._memory.data_ptr(), size, 0)
+        self._locked = for_gpu and size > 0 and _lock_pages(self._memory)
+
+
+def _host_memory(size: int) -> Tensor:
+    """Return zeros of `size` bytes that processes forked later do not have."""
+    if not size:
+        return torch.empty(0, dtype=torch.uint8)
+    memory = mmap.mmap(-1, size)
+    memory.madvise(mmap.MADV_DONTFORK)
+    return torch.frombuffer(memory, dtype=torch.uint8)
+
+
+def _lock_pages(memory: Tensor) -> bool:
+    """Lock the pages for copies from a GPU, and return whether that succeeded."""
+    # The result is an enumeration without a truth value of its own: `not success` is False.
+    status = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)
+    if int(status) == 0:
+        return True
+    _forget_error()
+    return False
+
+
+def _forget_error() -> None:
+    """CUDA reports an error of this thread once more, at the next kernel, and forgets it then."""
+    with contextlib.suppress(RuntimeError):
+        torch.zeros(1, device="cuda")
 
 
 def _copy(pairs: Iterator[tuple[Tensor, Tensor]], *, non_blocking: bool = False) -> None:

@@ -116,18 +116,21 @@ def evaluation_collate_function(recipe: object) -> Callable[[Any], Any]:
     return Parts.from_recipe(recipe).evaluation_collate or collate_function(recipe)
 
 
-def to_device(batch: Any, device: torch.device, format_: MemoryFormat | None = None) -> Any:
+def to_device(
+    batch: Any, device: torch.device, format_: MemoryFormat | None = None, *, asynchronous: bool = False
+) -> Any:
     """Return the batch with its tensors on `device`; objects with their own `to` (PyTorch Geometric's Batch) use it.
 
-    Images get the memory format `format_` there, except those in such objects. Copies from pinned memory to a GPU are
-    asynchronous; those from other memory cannot be.
+    Images get the memory format `format_` there, except those in such objects. With `asynchronous`, copies from pinned
+    memory to a GPU may still be in progress on return, so nothing may write to the batch afterwards, as a `collate` that
+    fills the same tensors again would.
 
     Raises UsageError for an object whose tensors cannot be moved.
     """
-    is_gpu = device.type == "cuda"
+    asynchronous = asynchronous and device.type == "cuda"
 
     def move(tensor: torch.Tensor) -> torch.Tensor:
-        moved = tensor.to(device, non_blocking=is_gpu and tensor.device.type == "cpu" and tensor.is_pinned())
+        moved = tensor.to(device, non_blocking=asynchronous and tensor.device.type == "cpu" and tensor.is_pinned())
         return memory_format.converted(moved, format_)
 
     def move_object(value: Any) -> Any:

@@ -108,7 +108,9 @@ class Loader:
             if event is None or event.query():
                 current.waiting_seconds += self._clock() - started_at
                 self.waiting_seconds += self._clock() - started_at
-            yield self.to_device(batch), len(flattened(indices))
+            is_own = self._running_workers > 0  # a batch of a worker is this process's own copy, in pinned memory
+            batch = to_device(batch, self._device, self._memory_format, asynchronous=is_own)
+            yield batch, len(flattened(indices))
         # Exhaust it, so that the workers continue with the next update.
         next(source, None)
 

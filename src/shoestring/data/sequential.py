@@ -41,8 +41,8 @@ def sequential_batches(
         epoch, indices = request
         return fetch(dataset, collate, indices, seed=seed, epoch=epoch, randomness=randomness)
 
-    def move(batch: Any, request: Request) -> tuple[Any, int]:
-        return to_device(batch, device, memory_format), len(request[1])
+    def move(batch: Any, request: Request, *, asynchronous: bool = False) -> tuple[Any, int]:
+        return to_device(batch, device, memory_format, asynchronous=asynchronous), len(request[1])
 
     if not requests:
         return
@@ -59,6 +59,7 @@ def sequential_batches(
         dataset, collate, lambda update, _: [] if update else remaining, count=count, seed=seed, pinned=pinned
     )
     try:
-        yield from map(move, processes.batches(0, size), remaining)
+        for batch, request in zip(processes.batches(0, size), remaining, strict=True):
+            yield move(batch, request, asynchronous=True)
     finally:
         processes.close()
