@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from shoestring.data.batches import single_thread
+from shoestring.engine.attention import deterministic_attention
 from shoestring.hardware import cublas
 
 _WARN = 1
@@ -45,7 +46,8 @@ def deterministic() -> Iterator[None]:
     memory.fill_uninitialized_memory = False
     torch.backends.cudnn.benchmark = False
     try:
-        yield
+        with deterministic_attention():
+            yield
     finally:
         _set_mode(before[0])
         memory.fill_uninitialized_memory = before[1]
