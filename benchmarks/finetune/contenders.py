@@ -45,6 +45,8 @@ class Question:
     learning_rate: float
     seed: int
     threads: int
+    device: str = "cpu"
+    precision: str = "fp32"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +103,8 @@ def trl_arguments(question: Question, **changes: Any) -> dict[str, Any]:
         "gradient_accumulation_steps": question.effective_batch // question.micro_batch,
         "max_length": question.seq_len,
         "gradient_checkpointing": question.checkpointing,
-        "bf16": False,
+        "bf16": question.precision == "bf16",
+        "fp16": question.precision == "fp16",
         "max_grad_norm": 1.0,
         "weight_decay": 0.0,
         **changes,
@@ -159,7 +162,7 @@ def _trl(question: Question, folder: Path, tally: Tally, arguments: dict[str, An
             save_strategy="no",
             report_to="none",
             disable_tqdm=True,
-            use_cpu=True,
+            use_cpu=question.device == "cpu",
             model_init_kwargs={"dtype": "float32"},
             **arguments,
         ),
@@ -251,7 +254,7 @@ def shoestring(question: Question, folder: Path, tally: Tally, **changes: Any) -
         "effective_batch": question.effective_batch,
         "micro_batch": question.micro_batch,
         "checkpointing": "full" if question.checkpointing else "no",
-        "precision": "fp32",
+        "precision": question.precision,
         "lora_r": question.lora_r,
         "lora_targets": "linear",
         "learning_rate": question.learning_rate,
@@ -259,7 +262,7 @@ def shoestring(question: Question, folder: Path, tally: Tally, **changes: Any) -
         **changes,
     }
     run = folder / "run"
-    tool.train("finetune", run=run, on="cpu", **options)
+    tool.train("finetune", run=run, on="cpu" if question.device == "cpu" else "local", **options)
     kind.loss = untouched
     return Trained(
         adapter=run / "light",
@@ -349,7 +352,7 @@ def main() -> None:
     torch.set_num_threads(question.threads)
     import_contender(request["name"])
     imported_bytes, started = resident_bytes("VmRSS"), time.monotonic()
-    meter, tally = Meter(torch.device("cpu"), question.updates), Tally()
+    meter, tally = Meter(torch.device(question.device), question.updates), Tally()
     trained = CONTENDERS[question.method][request["name"]](question, Path(request["folder"]), tally)
     learnt = tally.by_update[1 : question.updates]
     seconds = meter.seconds_per_update(question.updates) * len(learnt)

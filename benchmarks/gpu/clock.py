@@ -1,13 +1,15 @@
 """Time the engine's updates of one case, or the kernels of the GPU, in a separate process.
 
-    python benchmarks/gpu/clock.py < QUESTION > ANSWER
+    python -m benchmarks.gpu.clock < QUESTION > ANSWER
 
-QUESTION is JSON: `case` (null: the kernels), `device` (`cuda` or `cpu`). ANSWER contains the `seconds` of each update
-after warm-up and `fits`; for the kernels `rates`, the content of a file of `shoestring check --measure`; or `error`.
+QUESTION is JSON: `case` (null: the kernels), `device` (`cuda` or `cpu`), `seconds` (for the kernels). ANSWER contains
+the `seconds` of each update after warm-up and `fits`; for the kernels `rates`, the content of a file of
+`shoestring check --measure`; or `error`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -17,15 +19,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-if __package__ in (None, ""):
-    sys.path.insert(0, str(Path(__file__).parents[2]))
-
 import torch
 from benchmarks.gpu.cases import Case
 
-from shoestring.check.rates.grid import SMALLEST, Grid
+from shoestring.check.rates.grid import GPU, SMALLEST, Grid
 from shoestring.check.rates.measure import measure_rates
 from shoestring.data.batches import to_device
+from shoestring.engine.determinism import deterministic
 from shoestring.engine.state import build
 from shoestring.engine.update import update
 from shoestring.hardware.catalog import Target
@@ -45,7 +45,8 @@ def time_updates(case: Case, device: torch.device) -> dict[str, Any]:
     """Time each update. Raises what the model raises, except out-of-memory errors."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            return {"seconds": list(_run_updates(case.load(Path(folder)), case, device)), "fits": True}
+            with deterministic():
+                return {"seconds": list(_run_updates(case.load(Path(folder)), case, device)), "fits": True}
         except torch.cuda.OutOfMemoryError:
             return {"seconds": [], "fits": False}
 
@@ -95,7 +96,7 @@ def main() -> int:
         if case:
             answer = time_updates(Case.from_json(case), device)
         elif device.type == "cuda":
-            answer = time_kernels(local())
+            answer = time_kernels(local(), dataclasses.replace(GPU, seconds=question["seconds"]))
         else:  # a dry run
             answer = time_kernels(local_cpu(), SMALLEST)
     except Exception as error:  # noqa: BLE001 - a failed case is a row of the table

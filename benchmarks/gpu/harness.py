@@ -9,6 +9,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from statistics import median
@@ -18,9 +19,14 @@ from benchmarks.gpu.cases import Case, cases, tiny
 
 from shoestring.hardware import probe
 from shoestring.hardware.catalog import DEVICES, Device
+from shoestring.units import GIB
 
-RESULTS = Path(__file__).parents[1] / "results"
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
 T4 = DEVICES["t4"]
+
+LARGE_MEMORY_BYTES = 64 * GIB
+"""From this memory on, cases run in parallel: each of them needs at most a T4's."""
 
 MIN_CASE_SECONDS = 30
 """No case is started with less remaining time: about the duration of the slowest case."""
@@ -53,13 +59,18 @@ def select_cases(*, dry_run: bool) -> tuple[list[Case], Device, str] | None:
     return None
 
 
-def run_script(script: str, question: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    """Run a script of this folder in a new process and return its answer, or `error` if there is none."""
-    # -P leaves the script's folder out of the module path, where time.py would shadow the standard library's `time`.
-    command = [sys.executable, "-P", str(Path(__file__).with_name(script))]
+def run_module(module: str, question: Mapping[str, Any], seconds: float, *arguments: str) -> dict[str, Any]:
+    """Run a module of this folder in a new process and return its answer, or `error` if there is none."""
+    command = [sys.executable, "-m", f"benchmarks.gpu.{module}", *arguments]
     try:
         process = subprocess.run(
-            command, input=json.dumps(question), capture_output=True, text=True, timeout=max(1.0, seconds), check=False
+            command,
+            input=json.dumps(question),
+            capture_output=True,
+            text=True,
+            timeout=max(1.0, seconds),
+            check=False,
+            cwd=ROOT,
         )
     except subprocess.TimeoutExpired:
         return {"error": "the time limit was exceeded"}
@@ -89,4 +100,10 @@ def environment(device: Device) -> dict[str, Any]:
     """Return versions and a description of the machine."""
     names = ("torch", "transformers", "peft", "numpy")
     versions = {name: metadata.version(name) for name in names if importlib.util.find_spec(name)}
-    return {"python": platform.python_version(), **versions, "device": device.title, **probe.machine()}
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        **versions,
+        "device": device.title,
+        **probe.machine(),
+    }

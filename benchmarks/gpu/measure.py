@@ -1,6 +1,6 @@
 """Measure the memory of the engine's updates of one case in a separate process.
 
-    python benchmarks/gpu/measure.py < QUESTION > ANSWER
+    python -m benchmarks.gpu.measure < QUESTION > ANSWER
 
 QUESTION is JSON: `case`, `device` (`cuda` or `cpu`), `limit_bytes` (the limit of the allocator; null: none). ANSWER
 contains `allocated`, `reserved` and `process` in bytes (null if unavailable) and `fits`; or `error`.
@@ -16,29 +16,28 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# Workspaces of cuBLAS as on other GPUs: the default on a Hopper is 32 MiB. This must be set before CUDA starts.
-os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:2:16:8"
-
-if __package__ in (None, ""):
-    sys.path.insert(0, str(Path(__file__).parents[2]))
-
 import torch
 from benchmarks.gpu.cases import Case
 
 from shoestring.data.batches import to_device
+from shoestring.engine.determinism import deterministic
 from shoestring.engine.state import build
 from shoestring.engine.update import update
+from shoestring.errors import RunError
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
 
 UPDATES = 4
 """The first creates the optimizer states, the second has its peak beside them, and two more confirm that peak."""
 
+MAX_OVERFLOWS = 30
+"""In fp16 the first gradients of random weights overflow, and the optimizer makes no step until the loss scale fits."""
+
 
 def measure(case: Case, device: torch.device, limit_bytes: int | None) -> dict[str, Any]:
-    """Measure the memory of `UPDATES` updates. Raises what the model raises, except out-of-memory errors.
+    """Measure the memory of `UPDATES` updates with the kernels of a training run.
 
-    Deterministic kernels, which a training run uses, are off because they need other workspaces than those set here.
+    Raises what the model raises, except out-of-memory errors.
     """
     cuda = device.type == "cuda"
     if cuda and limit_bytes is not None:
@@ -47,7 +46,8 @@ def measure(case: Case, device: torch.device, limit_bytes: int | None) -> dict[s
     fits = True
     with tempfile.TemporaryDirectory() as folder:
         try:
-            _run(case.load(Path(folder)), case, device)
+            with deterministic():
+                _run(case.load(Path(folder)), case, device)
         except torch.cuda.OutOfMemoryError:
             fits = False
     if not cuda:
@@ -69,8 +69,9 @@ def _run(loaded: LoadedRecipe, case: Case, device: torch.device) -> None:
         for _ in range(2):
             yield to_device(recipe.batch(settings.micro_batch), device), settings.micro_batch or 1
 
-    for _ in range(UPDATES):
-        update(
+    steps = 0
+    for _ in range(UPDATES + MAX_OVERFLOWS):
+        result = update(
             state.model,
             state.optimizer,
             recipe.loss,
@@ -79,6 +80,11 @@ def _run(loaded: LoadedRecipe, case: Case, device: torch.device) -> None:
             mixed_precision=state.mixed_precision,
             clip_norm=Parts.from_recipe(recipe).clip_norm,
         )
+        steps += result.stepped
+        if steps == UPDATES:
+            break
+    else:
+        raise RunError(f"the gradients of {steps + MAX_OVERFLOWS} updates overflowed")
     if device.type == "cuda":
         torch.cuda.synchronize()
 

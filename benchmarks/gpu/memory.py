@@ -1,6 +1,6 @@
 """Compare the estimates of memory with measurements on this machine's NVIDIA GPU.
 
-    python benchmarks/gpu/memory.py [--json OUT] [--seconds 450] [--jobs N] [--dry-run]
+    python -m benchmarks.gpu.memory [--json OUT] [--seconds 450] [--jobs N] [--dry-run]
 
 Each case runs the engine's updates in a new process, and again with the allocator limited to the memory of a T4. The
 most informative cases run first, until the time limit. `--dry-run` runs tiny cases on the CPU and measures nothing. The
@@ -13,15 +13,13 @@ import dataclasses
 import os
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-if __package__ in (None, ""):
-    sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.gpu import harness
 from benchmarks.gpu.cases import Case
@@ -63,41 +61,66 @@ class Row:
 
 def main(arguments: Sequence[str] | None = None, measure: Measure | None = None) -> int:
     parser = harness.build_parser(__doc__, file="gpu_memory.json", seconds=450)
-    jobs = min(4, max(1, (os.cpu_count() or 1) // 3))
-    parser.add_argument("--jobs", type=int, default=jobs, help="number of cases that run in parallel")
+    parser.add_argument("--jobs", type=int, help="number of cases that run in parallel; by default 1 on a small GPU")
     options = parser.parse_args(arguments)
     selection = harness.select_cases(dry_run=options.dry_run)
     if selection is None:
         return 2
     cases, device, torch_device = selection
-    rows = run(cases, device, torch_device, measure or measure_in_process, seconds=options.seconds, jobs=options.jobs)
-    harness.write_results(options.json, device, {"rows": [row.json() for row in rows]})
+    rows: list[Row] = []
+
+    def add(row: Row) -> None:
+        rows.append(row)
+        harness.write_results(options.json, device, {"rows": [row.json() for row in rows]})
+
+    harness.write_results(options.json, device, {"rows": []})
+    jobs = options.jobs or _default_jobs(device)
+    run(cases, device, torch_device, measure or measure_in_process, add, seconds=options.seconds, jobs=jobs)
     print(table(rows))
     return 0
 
 
-def run(
-    cases: Sequence[Case], device: Device, torch_device: str, measure: Measure, *, seconds: float, jobs: int
-) -> list[Row]:
-    """Measure the cases within the time limit, several in parallel: peaks are measured per process."""
-    end = time.monotonic() + seconds
+def _default_jobs(device: Device) -> int:
+    """Return how many cases run in parallel: those of a large GPU, with three cores for each."""
+    if device.memory_bytes < harness.LARGE_MEMORY_BYTES:
+        return 1
+    return min(6, max(1, (os.cpu_count() or 1) // 3))
 
-    def measure_row(case: Case) -> Row | None:
+
+def run(
+    cases: Sequence[Case],
+    device: Device,
+    torch_device: str,
+    measure: Measure,
+    add: Callable[[Row], None],
+    *,
+    seconds: float,
+    jobs: int,
+) -> None:
+    """Measure the cases within the time limit, several in parallel: peaks are measured per process.
+
+    `add` is called with each row.
+    """
+    end = time.monotonic() + seconds
+    lock = threading.Lock()
+
+    def measure_row(case: Case) -> None:
         seconds_left = end - time.monotonic()
         if seconds_left < MIN_CASE_SECONDS and torch_device == "cuda":
-            return None
+            return
         row = _measure_row(case, device, torch_device, measure, end)
         print(f"{end - time.monotonic():4.0f} s left  {_format_row(row)}", file=sys.stderr, flush=True)
-        return row
+        with lock:
+            add(row)
 
     with ThreadPoolExecutor(jobs) as pool:
-        return [row for row in pool.map(measure_row, cases) if row is not None]
+        list(pool.map(measure_row, cases))
 
 
 def measure_in_process(case: Case, torch_device: str, limit_bytes: int | None, seconds: float) -> dict[str, Any]:
     """Run `measure.py` in a new process."""
     question = {"case": case.json(), "device": torch_device, "limit_bytes": limit_bytes}
-    return harness.run_script("measure.py", question, seconds)
+    return harness.run_module("measure", question, seconds)
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -153,9 +176,6 @@ def _measure_row(case: Case, device: Device, torch_device: str, measure: Measure
 
 def _estimates(case: Case, device: Device) -> tuple[dict[str, Any], bool]:
     """Return the estimate for this GPU in bytes, and whether the same kernels are estimated to fit a T4's memory."""
-    if device.compute_capability == (9, 0):
-        # cuBLAS workspaces are set to those of other GPUs; attention kernels are selected the same way from 8.0 on.
-        device = dataclasses.replace(device, compute_capability=(8, 9))
     with tempfile.TemporaryDirectory() as folder, Tracer(case.load(Path(folder))) as tracer:
         trace = tracer.trace(case.settings, accumulate=2, device=device)
     breakdown = memory(trace, device)

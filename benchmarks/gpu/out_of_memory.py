@@ -1,6 +1,6 @@
 """Exhaust the memory of this machine's NVIDIA GPU in each phase of an update and check the recovery.
 
-    python benchmarks/gpu/out_of_memory.py [--json OUT] [--dry-run]
+    python -m benchmarks.gpu.out_of_memory [--json OUT] [--dry-run]
 
 The process is limited to the memory of a T4 (14.56 GiB). Each microbatch needs memory in proportion to its samples, and
 64 samples need far too much, so recovery halves the microbatch until it fits. The bytes in live tensors before the
@@ -11,16 +11,13 @@ without a GPU.
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
+from benchmarks.gpu import harness
 from torch import Tensor, nn
 
 from shoestring.data.seeding import seed_all
@@ -194,25 +191,20 @@ def _same_bits(machine: Machine, phase: str, precision: str, trial: Trial, fitti
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _build_parser().parse_args(arguments)
-    cuda = torch.cuda.is_available() and not options.dry_run
-    if not cuda and not options.dry_run:
-        print(
-            "error: there is no NVIDIA GPU to exhaust on this machine\nhint: pass --dry-run to test all but the GPU",
-            file=sys.stderr,
-        )
+    options = harness.build_parser(__doc__, file="gpu_out_of_memory.json", seconds=60).parse_args(arguments)
+    selection = harness.select_cases(dry_run=options.dry_run)
+    if selection is None:
         return 2
-    machine = Machine(device=torch.device("cuda" if cuda else "cpu"), limit_bytes=LIMIT_BYTES)
+    _, device, kind = selection
+    machine = Machine(device=torch.device(kind), limit_bytes=LIMIT_BYTES)
     machine.set_limit()
-    rows = [measure(machine, phase, precision) for phase in PHASES for precision in PRECISIONS]
-    for row in rows:
-        print(_format_row(row))
-    name = torch.cuda.get_device_name(machine.device) if cuda else "cpu, simulated limit"
-    content = {"device": name, "torch": torch.__version__, "limit_bytes": LIMIT_BYTES}
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({**content, "rows": [{**asdict(row), "good": row.good} for row in rows]}, indent=1)
-        options.json.write_text(text + "\n", encoding="utf-8")
+    rows = []
+    for phase in PHASES:
+        for precision in PRECISIONS:
+            rows.append(measure(machine, phase, precision))
+            print(_format_row(rows[-1]), flush=True)
+            content = {"limit_bytes": LIMIT_BYTES, "rows": [{**asdict(row), "good": row.good} for row in rows]}
+            harness.write_results(options.json, device, content)
     return 0 if all(row.good for row in rows) else 1
 
 
@@ -223,13 +215,6 @@ def _format_row(row: Row) -> str:
         f"{bytes_text(row.before_bytes)} in tensors before, {after} after; {row.alloc_retries} allocator retries; "
         f"{'the same bits' if row.same_bits else 'OTHER BITS'}"
     )
-
-
-def _build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", type=Path, default=None, help="output file")
-    parser.add_argument("--dry-run", action="store_true", help="run on the CPU with a simulated limit")
-    return parser
 
 
 if __name__ == "__main__":

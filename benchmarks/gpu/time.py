@@ -1,36 +1,38 @@
 """Compare the estimates of time with measurements on this machine's NVIDIA GPU.
 
-    python benchmarks/gpu/time.py [--json OUT] [--seconds 480] [--dry-run]
+    python -m benchmarks.gpu.time [--json OUT] [--seconds 480] [--kernels 110] [--dry-run]
 
 Kernels are timed first, by the code of `shoestring check --measure`: `kernels.rates` of the results is the content of
-such a file. Then each case runs the engine's updates in
-a new process, one after the other, the most informative first, until the time limit. `--dry-run` runs tiny cases on the
-CPU, whose times are meaningless. The exit status is 2 without a GPU.
+such a file. Then each case runs the engine's updates in a new process, one after the other, the most informative first,
+until the time limit. There are two estimates of each: by the rates of the catalog, and by those of the kernels just
+measured. `--dry-run` runs tiny cases on the CPU, whose times are meaningless. The exit status is 2 without a GPU.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-if __package__ in (None, ""):
-    sys.path.remove(str(Path(__file__).parent))  # there this file would shadow the standard library's `time`
-    sys.path.insert(0, str(Path(__file__).parents[2]))
-
 from benchmarks.gpu import harness
 from benchmarks.gpu.cases import Case
 from benchmarks.gpu.harness import MIN_CASE_SECONDS
 
+from shoestring.check.rates.grid import GPU
 from shoestring.errors import ShoestringError
 from shoestring.estimate.time import Seconds, update_seconds
+from shoestring.hardware import targets
 from shoestring.hardware.catalog import Device
 from shoestring.trace import Tracer
+
+_START_SECONDS = 30
+"""At most, of a process before it measures."""
 
 MICROBATCHES = 2
 """Per update."""
@@ -45,6 +47,8 @@ class Row:
 
     case: Case
     estimate: Seconds | None = None
+    by_rates: Seconds | None = None
+    """The estimate by the measured rates of kernels."""
     measured: float = 0.0
     spread: tuple[float, float] = (0.0, 0.0)
     """The fastest and the slowest update."""
@@ -61,42 +65,70 @@ class Row:
             return {**description, "skipped": self.skipped}
         estimate = {"estimate": self.estimate.value, "low": self.estimate.low, "high": self.estimate.high}
         parts = dict(self.estimate.parts)
-        return {**description, **estimate, "parts": parts, "measured": self.measured, "measured_spread": self.spread}
+        by_rates = self.by_rates and {
+            "estimate": self.by_rates.value,
+            "low": self.by_rates.low,
+            "high": self.by_rates.high,
+        }
+        measured = {"measured": self.measured, "measured_spread": self.spread}
+        return {**description, **estimate, "parts": parts, "by_measured_rates": by_rates, **measured}
 
 
 def main(arguments: Sequence[str] | None = None, measure: Measure | None = None) -> int:
-    options = harness.build_parser(__doc__, file="gpu_time.json", seconds=480).parse_args(arguments)
+    parser = harness.build_parser(__doc__, file="gpu_time.json", seconds=480)
+    parser.add_argument("--kernels", type=float, default=GPU.seconds, help="seconds of the measurement of kernels")
+    options = parser.parse_args(arguments)
     selection = harness.select_cases(dry_run=options.dry_run)
     if selection is None:
         return 2
     cases, device, torch_device = selection
     measure = measure or measure_in_process
     end = time.monotonic() + options.seconds
-    kernels = measure(None, torch_device, options.seconds)
-    rows = run(cases, device, torch_device, measure, end)
-    harness.write_results(options.json, device, {"kernels": kernels, "rows": [row.json() for row in rows]})
+    kernels = measure(None, torch_device, options.kernels)
+    rows: list[Row] = []
+
+    def write() -> None:
+        harness.write_results(options.json, device, {"kernels": kernels, "rows": [row.json() for row in rows]})
+
+    write()
+    for row in run(cases, [device, *_measured_device(kernels)], torch_device, measure, end):
+        rows.append(row)
+        write()
     print(table(rows))
     return 0
 
 
-def run(cases: Sequence[Case], device: Device, torch_device: str, measure: Measure, end: float) -> list[Row]:
-    """Measure the cases until the time `end`, one at a time, because parallel cases would slow each other down."""
-    rows = []
+def _measured_device(kernels: Mapping[str, Any]) -> list[Device]:
+    """Return the device with the rates of its kernels, or [] if they were not measured."""
+    if "rates" not in kernels or not kernels["rates"]:
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "rates.json"
+        file.write_text(json.dumps(kernels["rates"]), encoding="utf-8")
+        return [targets.find(str(file)).device]
+
+
+def run(
+    cases: Sequence[Case], devices: Sequence[Device], torch_device: str, measure: Measure, end: float
+) -> Iterator[Row]:
+    """Measure the cases until the time `end`, one at a time, because parallel cases would slow each other down.
+
+    Each has an estimate for each of `devices`: the same one with other rates.
+    """
     for case in cases:
         seconds_left = end - time.monotonic()
         if seconds_left < MIN_CASE_SECONDS and torch_device == "cuda":
-            break
-        rows.append(_measure_row(case, device, torch_device, measure, seconds_left))
-        row = rows[-1]
+            return
+        row = _measure_row(case, devices, torch_device, measure, seconds_left)
         result = f"skipped, {row.skipped}" if row.skipped else f"{row.measured * 1e3:.1f} ms, {row.error:+.1%}"
         print(f"{end - time.monotonic():4.0f} s left  {case.id}: {result}", file=sys.stderr, flush=True)
-    return rows
+        yield row
 
 
 def measure_in_process(case: Case | None, torch_device: str, seconds: float) -> dict[str, Any]:
-    """Run `clock.py` in a new process."""
-    question = {"case": case.json() if case else None, "device": torch_device}
-    return harness.run_script("clock.py", question, seconds)
+    """Run `clock.py` in a new process; for the kernels, `seconds` is how long they are measured at most."""
+    question = {"case": case.json() if case else None, "device": torch_device, "seconds": seconds}
+    return harness.run_module("clock", question, seconds if case else 1.5 * seconds + _START_SECONDS)
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -106,6 +138,9 @@ def table(rows: Sequence[Row]) -> str:
     for name in dict.fromkeys([*(str(row.case.settings.precision) for row in measured), "all"]):
         errors = [row.error for row in measured if name in (str(row.case.settings.precision), "all")]
         lines.append(harness.format_errors(name, errors))
+    by_rates = [row.by_rates.value / row.measured - 1 for row in measured if row.by_rates]
+    if by_rates:
+        lines.append(harness.format_errors("by rates", by_rates))
     if measured:
         in_range = sum(row.estimate.low <= row.measured <= row.estimate.high for row in measured if row.estimate)
         lines.append(f"the range contains the measured time in {in_range} of {len(measured)} cases")
@@ -113,11 +148,11 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def _measure_row(case: Case, device: Device, torch_device: str, measure: Measure, seconds: float) -> Row:
+def _measure_row(case: Case, devices: Sequence[Device], torch_device: str, measure: Measure, seconds: float) -> Row:
     if case.missing:
         return Row(case=case, skipped=f"{case.missing} is not installed")
     try:
-        estimate = _estimate(case, device)
+        estimate, *others = _estimates(case, devices)
     except ShoestringError as error:
         return Row(case=case, skipped=f"no estimate: {error.message}")
     if estimate is None:
@@ -129,13 +164,14 @@ def _measure_row(case: Case, device: Device, torch_device: str, measure: Measure
         return Row(case=case, skipped="more memory than this GPU has")
     seconds_list = sorted(answer["seconds"])
     spread = (seconds_list[0], seconds_list[-1])
-    return Row(case=case, estimate=estimate, measured=median(seconds_list), spread=spread)
+    by_rates = next(iter(others), None)
+    return Row(case=case, estimate=estimate, by_rates=by_rates, measured=median(seconds_list), spread=spread)
 
 
-def _estimate(case: Case, device: Device) -> Seconds | None:
+def _estimates(case: Case, devices: Sequence[Device]) -> list[Seconds | None]:
     with tempfile.TemporaryDirectory() as folder, Tracer(case.load(Path(folder))) as tracer:
-        trace = tracer.trace(case.settings, accumulate=MICROBATCHES, device=device)
-    return update_seconds(trace, device, MICROBATCHES)
+        trace = tracer.trace(case.settings, accumulate=MICROBATCHES, device=devices[0])
+    return [update_seconds(trace, device, MICROBATCHES) for device in devices]
 
 
 if __name__ == "__main__":
