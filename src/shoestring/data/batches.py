@@ -122,7 +122,7 @@ def to_device(
     """Return the batch with its tensors on `device`; objects with their own `to` (PyTorch Geometric's Batch) use it.
 
     Images get the memory format `format_` there, except those in such objects. With `asynchronous`, copies from pinned
-    memory to a GPU may still be in progress on return, so nothing may write to the batch afterwards, as a `collate` that
+    memory to a GPU may still be in progress on return: nothing may write to the batch afterwards, as a `collate` that
     fills the same tensors again would.
 
     Raises UsageError for an object whose tensors cannot be moved.
