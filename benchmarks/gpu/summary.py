@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -87,10 +87,12 @@ def _graphs(part: Content) -> tuple[str, list[str]]:
     return f"{len(part['rows']) - len(bad)} of {len(part['rows'])} have equal bits, {faster:.1f} times as fast", bad
 
 
-def _equal(part: Content) -> tuple[str, list[str]]:
-    def is_equal(row: Content) -> bool:
-        return bool(row["equal"] is True or row["equal"] == row.get("repetitions"))
+def is_equal(row: Mapping[str, Any]) -> bool:
+    """Return whether a row that compares bits found them equal, in all repetitions if it has several."""
+    return bool(row["equal"] is True or row["equal"] == row.get("repetitions"))
 
+
+def _equal(part: Content) -> tuple[str, list[str]]:
     bad = [
         f"{row.get('id', row.get('name'))} {row.get('sharding', '')}: bits differ"
         + "".join(f", {' '.join(row['error'].split())[-160:]}" for _ in range("error" in row))

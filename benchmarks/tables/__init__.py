@@ -1,4 +1,4 @@
-"""The tables of the documentation that are written from the results of benchmarks.
+"""The tables of the documentation and the README that are written from the results of benchmarks.
 
 A page has a table between the comments `<!-- table: NAME -->` and `<!-- end of table -->`.
 """
@@ -7,9 +7,8 @@ import re
 from collections.abc import Callable
 
 from benchmarks.catalogue import ROOT
-from benchmarks.tables import accuracy, benchmarks, engine, finetune, recipes, survival
+from benchmarks.tables import accuracy, benchmarks, engine, finetune, gpu, recipes, survival
 
-DOCS = ROOT / "docs"
 _TABLE = re.compile(
     r"(?<=<!-- table: )(?P<name>[a-z_]+)(?P<open> -->\n)(?P<table>.*?)(?=<!-- end of table -->)", re.DOTALL
 )
@@ -45,6 +44,11 @@ TABLES: dict[str, Callable[[], str]] = {
     "finetune_plans": finetune.plans,
     "finetune_trl": finetune.comparison,
     "finetune_unsloth": finetune.unsloth,
+    "gpu_memory": gpu.memory,
+    "gpu_time": gpu.time,
+    "gpu_bits": gpu.bits,
+    "gpu_finetune": gpu.finetune,
+    "status": gpu.status,
 }
 
 
@@ -52,14 +56,15 @@ def rewrite() -> list[str]:
     """Write all tables anew, and return the names of the pages that have changed."""
     changed = differing_pages()
     for name in changed:
-        page = DOCS / name
+        page = ROOT / name
         page.write_text(_with_tables(page.read_text(encoding="utf-8")), encoding="utf-8")
     return changed
 
 
 def differing_pages() -> list[str]:
     """Return the names of the pages whose tables are not those of the results."""
-    texts = {page.relative_to(DOCS).as_posix(): page.read_text(encoding="utf-8") for page in sorted(DOCS.rglob("*.md"))}
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    texts = {page.relative_to(ROOT).as_posix(): page.read_text(encoding="utf-8") for page in pages}
     return [name for name, text in texts.items() if _with_tables(text) != text]
 
 
