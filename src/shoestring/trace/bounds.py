@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from shoestring.trace.places import is_own, python_syntax
+from shoestring.trace.record import UPPER_ESTIMATE
 
 _ATEN: Any = torch.ops.aten
 _INDEX_BYTES = 8
@@ -66,7 +67,7 @@ def location() -> str:
 def note(operator: str, place: str, rows: int) -> str:
     """Return the note on an operator at `place` that was traced with its largest result of `rows` rows."""
     name = python_syntax(operator) or operator
-    return f"upper estimate: the size of {name} at {place} depends on values, and was traced as the largest, {rows}"
+    return f"{UPPER_ESTIMATE}: the size of {name} at {place} depends on values, and was traced as the largest, {rows}"
 
 
 def _index(self: Tensor, indices: list[Tensor | None]) -> Tensor:

@@ -1,4 +1,4 @@
-"""torch's fake mode with cheaper cache keys: the same results in a third of the time.
+"""torch's fake mode without a real GPU, and with cheaper cache keys: the same results in a third of the time.
 
 `FakeTensorMode` caches the result of each operator by its operands and spends most of its time on the cache keys
 (torch's `torch/_subclasses/fake_tensor.py: _prep_args_for_hash`). Here shapes are plain numbers and layouts plain
@@ -34,10 +34,23 @@ _LEAST_VERSION = (2, 13)
 def mode() -> type[FakeTensorMode]:
     """Return the class of the fake mode to trace in."""
     major, minor = torch.__version__.split(".")[:2]
-    return Mode if (int(major), int(minor)) >= _LEAST_VERSION else FakeTensorMode
+    return Mode if (int(major), int(minor)) >= _LEAST_VERSION else HostMode
 
 
-class Mode(FakeTensorMode):
+class HostMode(FakeTensorMode):
+    """A fake mode that computes on the host alone, on machines with and without a GPU.
+
+    A tensor of one element whose value is known (as after `torch.tensor(3.0)`) is kept as a real tensor, and torch
+    computes with it. If the machine has a GPU, torch's own mode also copies it to other devices for real, which fails
+    for a simulated device: it has no memory.
+    """
+
+    @property
+    def avoid_device_init(self) -> bool:
+        return True
+
+
+class Mode(HostMode):
     """A fake mode with cheaper cache keys."""
 
     @classmethod

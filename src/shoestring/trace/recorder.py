@@ -16,6 +16,7 @@ from torch.utils.flop_counter import flop_registry
 
 from shoestring.settings import Precision
 from shoestring.trace import attention, bounds, kernels, layouts, products, recurrent
+from shoestring.trace.draws import Draws
 from shoestring.trace.fake import DEVICE_OF
 from shoestring.trace.record import Alloc, Event, Free, Op, Part, Phase, PhaseName, Storage
 from shoestring.trace.simulated_device import DEVICE
@@ -77,6 +78,7 @@ class Recorder(TorchDispatchMode):
         """Python functions called since then."""
         self._bounds: dict[tuple[str, str], int] = {}
         """The largest number of rows by operator and place, where it depends on values."""
+        self._draws = Draws()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -107,8 +109,9 @@ class Recorder(TorchDispatchMode):
 
     @property
     def bounds(self) -> tuple[str, ...]:
-        """Notes on the operators that were traced with their largest result."""
-        return tuple(bounds.note(*operator_and_place, rows) for operator_and_place, rows in self._bounds.items())
+        """Notes on the operators that were traced with their largest result, and on random numbers of the host."""
+        notes = (bounds.note(*operator_and_place, rows) for operator_and_place, rows in self._bounds.items())
+        return (*notes, *self._draws.notes)
 
     def _result(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the operator; one whose output size depends on values returns its largest result."""
@@ -116,7 +119,7 @@ class Recorder(TorchDispatchMode):
             return func(*args, **kwargs)
         largest = bounds.largest_result(func, args, kwargs)
         if largest is None:
-            return layouts.correct(func, args, func(*args, **kwargs))
+            return self._draws.observe(func, args, layouts.correct(func, args, func(*args, **kwargs)))
         result, rows = largest
         key = str(func), bounds.location()
         self._bounds[key] = max(rows, self._bounds.get(key, 0))

@@ -7,8 +7,11 @@ process.
 """
 
 import copy
+import functools
+import sys
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -21,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from shoestring.settings import MemoryFormat
 from shoestring.techniques import memory_format, nested, trees
 from shoestring.trace import fake
+from shoestring.trace.places import is_own
 
 _REGISTER: Callable[..., None] | None = getattr(backend_registration, "_setup_privateuseone_for_python_backend", None)
 DEVICE, KEY = ("simulated", "PrivateUse1") if _REGISTER else ("cpu", "CPU")
@@ -40,7 +44,7 @@ def set_up() -> None:
         _library.impl("dropout", _dropout, f"Autograd{KEY}")
         return
     module = types.ModuleType(DEVICE)
-    # With `is_available` false the fake mode does not fold constants across devices, which fails without real kernels.
+    # A model that asks torch for an accelerator finds none, as it finds no CUDA device (`fake_mode`).
     return_values: dict[str, Any] = {
         "is_available": False,
         "is_initialized": False,
@@ -56,9 +60,43 @@ def set_up() -> None:
     _route_torch_tensor_through_cpu()
 
 
-def fake_mode() -> FakeTensorMode:
+@contextmanager
+def fake_mode() -> Iterator[FakeTensorMode]:
+    """Enter the fake mode to trace in. The recipe's code finds no GPU there, so it does the same on every machine."""
     # Tensors that a model creates itself and does not register are real and may be combined with fake ones.
-    return fake.mode()(allow_non_fake_inputs=True)
+    with _hidden_gpus(), fake.mode()(allow_non_fake_inputs=True) as mode:
+        yield mode
+
+
+@contextmanager
+def _hidden_gpus() -> Iterator[None]:
+    """Within the context, the functions of `torch.cuda` by which a model decides what to do report no GPU.
+
+    The others, which raise on a machine without a GPU, are left: hiding the GPU would only make them raise as well.
+    """
+    answers = {"is_available": False, "device_count": 0, "is_bf16_supported": False}
+    cuda: Any = torch.cuda
+    originals = {name: getattr(cuda, name) for name in answers}
+    for name, original in originals.items():
+        setattr(cuda, name, _answering_recipes(original, answers[name]))
+    try:
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(cuda, name, original)
+
+
+def _answering_recipes(function: Callable[..., Any], answer: Any) -> Callable[..., Any]:
+    """Return a function that returns `answer` to the recipe's code and what `function` returns to torch's own code.
+
+    The functions that are left belong to torch, and could not work if they found no GPU.
+    """
+
+    @functools.wraps(function)
+    def answering(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs) if is_own(sys._getframe(1).f_code.co_filename) else answer
+
+    return answering
 
 
 def build(build_model: Callable[[], nn.Module]) -> nn.Module:
