@@ -35,9 +35,9 @@ def collect(folder: Path) -> Content:
             lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if log.exists() else []
             parts[name]["log"] = lines[-12:]
             continue
-        environment = environment or content["environment"]
-        parts[name].update(content)
-        parts[name].pop("environment")
+        environment = environment or content.get("environment", {})
+        parts[name] |= {"rows": content["findings"]} if "findings" in content else content
+        parts[name].pop("environment", None)
     return {"environment": environment, "parts": parts}
 
 
@@ -135,6 +135,13 @@ def _machine(part: Content) -> tuple[str, list[str]]:
     ), [str(row["error"]) for row in part["rows"] if "error" in row]
 
 
+def _check(part: Content) -> tuple[str, list[str]]:
+    """The findings of `shoestring check`."""
+    bad = [row for row in part["rows"] if row["status"] != "pass"]
+    findings = [f"{row['name']}, {row['status']}: {' '.join(row['said'].split())[:200]}" for row in bad]
+    return f"{len(part['rows']) - len(bad)} of {len(part['rows'])} checks passed", findings
+
+
 def _convolutions(part: Content) -> tuple[str, list[str]]:
     rows = part["rows"]
     operands = [row["input_bytes"] + row["weight_bytes"] + row["output_bytes"] for row in rows]
@@ -156,6 +163,7 @@ RESULTS: dict[str, Callable[[Content], tuple[str, list[str]]]] = {
     "kills": _equal,
     "determinism": _equal,
     "convolutions": _convolutions,
+    "check": _check,
     "time": _time,
     "finetune": _finetune,
     "ranks": _equal,
