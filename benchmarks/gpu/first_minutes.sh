@@ -29,6 +29,7 @@ rm -f "$OUT"/*.json "$OUT"/*.log "$OUT"/parts.tsv
 END=$((SECONDS + SECONDS_IN_ALL))
 export PYTHONPATH=$PACKAGES:$ROOT/src:$ROOT PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1
 cd "$ROOT" || exit 2
+IS_LARGE='import sys, torch; sys.exit(torch.cuda.mem_get_info()[1] < 64 * 2**30)'
 
 # run PART LIMIT COMMAND ...: at most LIMIT seconds, and not longer than until the end. `{}` stands for PART.json.
 run() {
@@ -63,26 +64,32 @@ finish() {
 }
 trap finish EXIT TERM INT
 
+check_part() {
+  run check 90 bash -c '"$0" -m shoestring check legal --set size=tiny --json > "{}"' "$PYTHON"
+}
 memory_parts() {
   run memory 175 "$PYTHON" -m benchmarks.gpu.memory --json {} --seconds 165
 }
-bit_parts() {
+survival_parts() {
   run out_of_memory 60 "$PYTHON" -m benchmarks.gpu.out_of_memory --json {}
   run graphs 60 "$PYTHON" -m benchmarks.gpu.graphs --json {}
   run kills 170 "$PYTHON" -m benchmarks.gpu.kills --json {}
+}
+kernel_parts() {
   run determinism 100 "$PYTHON" -m benchmarks.gpu.determinism --json {} --seconds 80
   run convolutions 45 "$PYTHON" -m benchmarks.gpu.convolutions --json {}
 }
 
 run machine 45 "$PYTHON" -m benchmarks.gpu.machine --json {}
-# A large GPU with many cores measures memory, which is counted for each process, beside what compares bits.
-if [ "$(nproc)" -ge 8 ] && "$PYTHON" -c 'import sys, torch; sys.exit(torch.cuda.mem_get_info()[1] < 64 * 2**30)' 2> /dev/null; then
-  memory_parts &
-  bit_parts
+# On a large GPU with many cores, what counts bytes or compares bits runs side by side: bytes are those of a process.
+if [ "$(nproc)" -ge 8 ] && "$PYTHON" -c "$IS_LARGE" 2> /dev/null; then
+  memory_parts & survival_parts & { kernel_parts; check_part; } &
   wait
 else
   memory_parts
-  bit_parts
+  survival_parts
+  kernel_parts
+  check_part
 fi
 run time 160 "$PYTHON" -m benchmarks.gpu.time --json {} --kernels 40 --seconds 150
 run finetune 110 "$PYTHON" -m benchmarks.gpu.finetune --json {} --seconds 80

@@ -99,13 +99,17 @@ def main(arguments: Sequence[str] | None = None, measure: Measure | None = None)
 
 
 def _measured_device(kernels: Mapping[str, Any]) -> list[Device]:
-    """Return the device with the rates of its kernels, or [] if they were not measured."""
+    """Return the device with the rates of its kernels, or [] if they were not measured or are not plausible."""
     if "rates" not in kernels or not kernels["rates"]:
         return []
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "rates.json"
         file.write_text(json.dumps(kernels["rates"]), encoding="utf-8")
-        return [targets.find(str(file)).device]
+        try:
+            return [targets.find(str(file)).device]
+        except ShoestringError as error:
+            print(f"the measured rates are not used: {error.message}: {error.problems[:3]}", file=sys.stderr)
+            return []
 
 
 def run(
