@@ -21,20 +21,24 @@ import time
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from benchmarks.gpu import harness
 from benchmarks.gpu.cases import Case
+from benchmarks.gpu.measure import MAX_OVERFLOWS
 from torch import Tensor
 
 from shoestring.data.batches import to_device
 from shoestring.data.seeding import seed_all
+from shoestring.engine import determinism
 from shoestring.engine.determinism import deterministic
 from shoestring.engine.state import build
-from shoestring.engine.update import add_gradients
+from shoestring.engine.update import add_gradients, update
+from shoestring.errors import RunError
 
 REPETITIONS = 6
 _MIN_SECONDS = 15
@@ -45,14 +49,9 @@ MODELS = ("gpt2", "bert-base", "temporal", "cloud", "t5-small", "vqa", "vit-base
 
 @contextmanager
 def mode_with_warnings() -> Iterator[None]:
-    """Select the deterministic kernels that torch selects by itself."""
-    attention = torch.nn.functional.scaled_dot_product_attention
-    with deterministic():
-        torch.nn.functional.scaled_dot_product_attention = getattr(torch._C._nn, "scaled_dot_product_attention")  # noqa: B009
-        try:
-            yield
-        finally:
-            torch.nn.functional.scaled_dot_product_attention = attention
+    """Select the deterministic kernels that torch selects by itself in its mode with warnings."""
+    with mock.patch.object(determinism, "deterministic_attention", nullcontext), deterministic():
+        yield
 
 
 def measure(case: Case, device: torch.device) -> dict[str, Any]:
@@ -61,12 +60,31 @@ def measure(case: Case, device: torch.device) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         loaded = case.load(Path(folder))
         state = build(loaded, case.settings, device)
+        _adjust_loss_scale(case, loaded.recipe, state, device)
         for name, way in (("equal", deterministic), ("equal_with_warnings", mode_with_warnings)):
             with way(), warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 row[name], row[f"{name}_difference"] = _repeat(case, loaded.recipe, state, device)
             row[f"{name}_warnings"] = sorted({_operator(str(warning.message)) for warning in caught} - {""})
     return row
+
+
+def _adjust_loss_scale(case: Case, recipe: Any, state: Any, device: torch.device) -> None:
+    """Make updates until one does not overflow: gradients that are not finite are equal to nothing."""
+    size = case.settings.micro_batch or 1
+    batch = to_device(recipe.batch(size), device)
+    for _ in range(MAX_OVERFLOWS):
+        result = update(
+            state.model,
+            state.optimizer,
+            recipe.loss,
+            ((batch, size) for _ in range(2)),
+            samples=2 * size,
+            mixed_precision=state.mixed_precision,
+        )
+        if result.stepped:
+            return
+    raise RunError(f"the gradients of {MAX_OVERFLOWS} updates overflowed")
 
 
 def _repeat(case: Case, recipe: Any, state: Any, device: torch.device) -> tuple[int, float]:

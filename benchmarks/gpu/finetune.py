@@ -21,7 +21,7 @@ from benchmarks.finetune.compare import ask
 from benchmarks.finetune.contenders import Question
 from benchmarks.gpu import harness
 
-CONTENDERS = ("TRL, by length", "Shoestring, by length", "TRL, packed", "Shoestring, packed")
+CONTENDERS = ("Shoestring, by length", "TRL, by length", "Shoestring, packed", "TRL, packed")
 UPDATES, ROWS = 12, 16
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{% if message.role == 'assistant' %}"

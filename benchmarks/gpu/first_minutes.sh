@@ -73,7 +73,7 @@ memory_parts() {
 survival_parts() {
   run out_of_memory 60 "$PYTHON" -m benchmarks.gpu.out_of_memory --json {}
   run graphs 60 "$PYTHON" -m benchmarks.gpu.graphs --json {}
-  run kills 170 "$PYTHON" -m benchmarks.gpu.kills --json {}
+  run kills 200 "$PYTHON" -m benchmarks.gpu.kills --json {}
 }
 kernel_parts() {
   run determinism 100 "$PYTHON" -m benchmarks.gpu.determinism --json {} --seconds 80
@@ -91,8 +91,8 @@ else
   kernel_parts
   check_part
 fi
-run time 160 "$PYTHON" -m benchmarks.gpu.time --json {} --kernels 40 --seconds 150
-run finetune 110 "$PYTHON" -m benchmarks.gpu.finetune --json {} --seconds 80
+run time 230 "$PYTHON" -m benchmarks.gpu.time --json {} --kernels 40 --seconds 210
+run finetune 150 "$PYTHON" -m benchmarks.gpu.finetune --json {} --seconds 100
 # Two processes: on two GPUs over NCCL, on one they share it and exchange over gloo.
 run ranks 150 "$PYTHON" -m benchmarks.gpu.ranks --json {} --seconds 140
 # For tests of this script: a part that hangs and one that crashes. They run only if they are named.

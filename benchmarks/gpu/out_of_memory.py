@@ -12,6 +12,7 @@ without a GPU.
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -100,6 +101,16 @@ class Machine:
         torch.cuda.synchronize(self.device)
         return torch.cuda.memory_allocated(self.device)
 
+    def allocated_after_failure(self, expected: int | None = None) -> int:
+        """Return the bytes in live tensors, after at most a second in which they may fall to those `expected`.
+
+        Autograd's thread frees the graph of a backward pass that failed after the error has reached this thread.
+        """
+        end = time.monotonic() + 1
+        while (size := self.allocated()) != expected and expected is not None and time.monotonic() < end:
+            time.sleep(0.01)
+        return size
+
 
 class Trial:
     """A small model with BatchNorm and dropout that needs too much memory in `phase`."""
@@ -162,7 +173,7 @@ def measure(machine: Machine, phase: str, precision: str) -> Row:
 
     def attempt(micro_batch: int) -> UpdateResult | float:
         if len(bytes_at_start) == len(row.tried):  # otherwise the attempt is repeated with a smaller loss scale
-            bytes_at_start.append(machine.allocated())
+            bytes_at_start.append(machine.allocated_after_failure(*bytes_at_start[:1]))
         return trial.evaluation(micro_batch) if phase == "evaluation" else trial.update(micro_batch)
 
     recovering = Recovering(trial.model, trial.optimizer, trial.mixed_precision, on_out_of_memory=record_out_of_memory)

@@ -2,9 +2,9 @@
 
     python -m benchmarks.gpu.time [--json OUT] [--seconds 480] [--kernels 110] [--dry-run]
 
-Kernels are timed first, by the code of `shoestring check --measure`: `kernels.rates` of the results is the content of
-such a file. Then each case runs the engine's updates in a new process, one after the other, the most informative first,
-until the time limit. There are two estimates of each: by the rates of the catalog, and by those of the kernels just
+Each case runs the engine's updates in a new process, one after the other, the most informative first, until the time
+limit less that for the kernels. These are timed by the code of `shoestring check --measure`: `kernels.rates` of the
+results is the content of such a file. There are two estimates of each case: by the rates of the catalog, and by those
 measured. `--dry-run` runs tiny cases on the CPU, whose times are meaningless. The exit status is 2 without a GPU.
 """
 
@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -30,6 +30,10 @@ from shoestring.estimate.time import Seconds, update_seconds
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Device
 from shoestring.trace import Tracer
+from shoestring.trace.record import Trace
+
+_KERNEL_SHARE = 2
+"""The measurement of kernels takes up to so many times its seconds: every operator is timed at least twice."""
 
 _START_SECONDS = 30
 """At most, of a process before it measures."""
@@ -47,6 +51,7 @@ class Row:
 
     case: Case
     estimate: Seconds | None = None
+    trace: Trace | None = field(default=None, repr=False)
     by_rates: Seconds | None = None
     """The estimate by the measured rates of kernels."""
     measured: float = 0.0
@@ -83,17 +88,24 @@ def main(arguments: Sequence[str] | None = None, measure: Measure | None = None)
         return 2
     cases, device, torch_device = selection
     measure = measure or measure_in_process
-    end = time.monotonic() + options.seconds
-    kernels = measure(None, torch_device, options.kernels)
+    end = time.monotonic() + options.seconds - _KERNEL_SHARE * options.kernels
     rows: list[Row] = []
+    kernels: dict[str, Any] = {}
 
     def write() -> None:
         harness.write_results(options.json, device, {"kernels": kernels, "rows": [row.json() for row in rows]})
 
     write()
-    for row in run(cases, [device, *_measured_device(kernels)], torch_device, measure, end):
+    for row in run(cases, device, torch_device, measure, end):
         rows.append(row)
         write()
+    kernels = measure(None, torch_device, options.kernels)
+    for measured in _measured_device(kernels):
+        rows = [
+            replace(row, by_rates=update_seconds(row.trace, measured, MICROBATCHES)) if row.trace else row
+            for row in rows
+        ]
+    write()
     print(table(rows))
     return 0
 
@@ -112,18 +124,13 @@ def _measured_device(kernels: Mapping[str, Any]) -> list[Device]:
             return []
 
 
-def run(
-    cases: Sequence[Case], devices: Sequence[Device], torch_device: str, measure: Measure, end: float
-) -> Iterator[Row]:
-    """Measure the cases until the time `end`, one at a time, because parallel cases would slow each other down.
-
-    Each has an estimate for each of `devices`: the same one with other rates.
-    """
+def run(cases: Sequence[Case], device: Device, torch_device: str, measure: Measure, end: float) -> Iterator[Row]:
+    """Measure the cases until the time `end`, one at a time, because parallel cases would slow each other down."""
     for case in cases:
         seconds_left = end - time.monotonic()
         if seconds_left < MIN_CASE_SECONDS and torch_device == "cuda":
             return
-        row = _measure_row(case, devices, torch_device, measure, seconds_left)
+        row = _measure_row(case, device, torch_device, measure, seconds_left)
         result = f"skipped, {row.skipped}" if row.skipped else f"{row.measured * 1e3:.1f} ms, {row.error:+.1%}"
         print(f"{end - time.monotonic():4.0f} s left  {case.id}: {result}", file=sys.stderr, flush=True)
         yield row
@@ -132,7 +139,7 @@ def run(
 def measure_in_process(case: Case | None, torch_device: str, seconds: float) -> dict[str, Any]:
     """Run `clock.py` in a new process; for the kernels, `seconds` is how long they are measured at most."""
     question = {"case": case.json() if case else None, "device": torch_device, "seconds": seconds}
-    return harness.run_module("clock", question, seconds if case else 1.5 * seconds + _START_SECONDS)
+    return harness.run_module("clock", question, seconds if case else _KERNEL_SHARE * seconds + _START_SECONDS)
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -152,11 +159,11 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def _measure_row(case: Case, devices: Sequence[Device], torch_device: str, measure: Measure, seconds: float) -> Row:
+def _measure_row(case: Case, device: Device, torch_device: str, measure: Measure, seconds: float) -> Row:
     if case.missing:
         return Row(case=case, skipped=f"{case.missing} is not installed")
     try:
-        estimate, *others = _estimates(case, devices)
+        trace, estimate = _estimate(case, device)
     except ShoestringError as error:
         return Row(case=case, skipped=f"no estimate: {error.message}")
     if estimate is None:
@@ -168,14 +175,13 @@ def _measure_row(case: Case, devices: Sequence[Device], torch_device: str, measu
         return Row(case=case, skipped="more memory than this GPU has")
     seconds_list = sorted(answer["seconds"])
     spread = (seconds_list[0], seconds_list[-1])
-    by_rates = next(iter(others), None)
-    return Row(case=case, estimate=estimate, by_rates=by_rates, measured=median(seconds_list), spread=spread)
+    return Row(case=case, estimate=estimate, trace=trace, measured=median(seconds_list), spread=spread)
 
 
-def _estimates(case: Case, devices: Sequence[Device]) -> list[Seconds | None]:
+def _estimate(case: Case, device: Device) -> tuple[Trace, Seconds | None]:
     with tempfile.TemporaryDirectory() as folder, Tracer(case.load(Path(folder))) as tracer:
-        trace = tracer.trace(case.settings, accumulate=MICROBATCHES, device=devices[0])
-    return [update_seconds(trace, device, MICROBATCHES) for device in devices]
+        trace = tracer.trace(case.settings, accumulate=MICROBATCHES, device=device)
+    return trace, update_seconds(trace, device, MICROBATCHES)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def fake_estimate(fake_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the trace, whose process takes seconds to start."""
-    monkeypatch.setattr(time, "_estimates", lambda *_: [ESTIMATE])
+    monkeypatch.setattr(time, "_estimate", lambda *_: (None, ESTIMATE))
 
 
 def run(folder: Path, measure: Any = fake_measure, *arguments: str) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from shoestring.engine.attention import end_strict_mode
 from shoestring.engine.buffers import BufferBackup
 from shoestring.engine.memory import Failure, catch_out_of_memory, free_unused_memory
 from shoestring.engine.precision import MIN_LOSS_SCALE, MixedPrecision
@@ -138,7 +137,6 @@ class Recovering:
 
 def discard_attempt(model: nn.Module, optimizer: Optimizer | None, mixed_precision: MixedPrecision) -> None:
     """Discard the gradients of an unfinished update, and the scaler's state of it."""
-    end_strict_mode()
     model.zero_grad(set_to_none=True)
     if optimizer is not None:
         optimizer.zero_grad(set_to_none=True)
