@@ -62,7 +62,10 @@ def in_worker(error):
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB."),
         MemoryError(),
         RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 14.56 GiB total capacity)"),
-        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
+        RuntimeError(
+            "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported at some other API call\n"
+            "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+        ),
         RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
         RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if"),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),

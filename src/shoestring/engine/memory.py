@@ -35,7 +35,12 @@ _MESSAGES = re.compile(
 _WORKER = re.compile(r"\ACaught \w+ in .+ process \d+\.\nOriginal Traceback")
 _WORKER_ERROR = re.compile(r"^([\w.]*(MemoryError|OutOfMemoryError)\b|OSError: \[Errno 12\])", re.MULTILINE)
 """The text of an error of a data-loading process: its traceback, and in its last lines the error."""
-_CONTEXT_LOST = ("illegal memory access", "unspecified launch failure", "device-side assert", "misaligned address")
+_CONTEXT_LOST = (
+    "illegal memory access",
+    "unspecified launch failure",
+    "device-side assert triggered",  # "device-side assertions" are in the advice below every error of CUDA
+    "misaligned address",
+)
 """After these errors the CUDA context is lost: only another process helps, whatever else the message says."""
 _OTHER_PURPOSE = (ShoestringError, SessionOver)
 """Errors whose author has already decided what they mean: a half done step, a message for the user, a stop."""

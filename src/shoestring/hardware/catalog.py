@@ -176,6 +176,11 @@ CONTEXT_SOURCE = (
     "not measured here; low: that of a T4; typical: users' reports with lazy loading (pytorch#107667); "
     "high: all kernels loaded (pytorch#86509)"
 )
+_HOPPER_CONTEXT = (526 * MIB, 678 * MIB, 767 * MIB)
+_HOPPER_CONTEXT_SOURCE = (
+    "measured on an H200, which has the chip of an H100 (PyTorch 2.11, driver 580; benchmarks/results/gpu): low, before "
+    "any kernel; typical, memory of the process minus reserved in training; high, with kernels of all types loaded"
+)
 
 _NCCL_CONNECTION = 512 * KIB + 120 * 640 * 8 * 8 + 4 * MIB
 NCCL_BYTES = (0, 2 * 2 * _NCCL_CONNECTION, 2 * 4 * 2 * _NCCL_CONNECTION + 40 * MIB)
@@ -259,10 +264,11 @@ DEVICES: Mapping[str, Device] = {device.name: device for device in (
          sheet=_A100_SHEET, nvml=("A100-SXM4-80GB", "A100 80GB PCIe"), memory="PyTorch 2.6: 79.151 GiB",
          notes=("the PCIe card has 1,935 GB/s",)),
     _gpu("h100", "NVIDIA H100 80 GB (SXM)", (9, 0), 80_998, 3_350, fp32=67, tf32=494, fp16=989, bf16=989,
-         sheet=_H100_SHEET, nvml=("H100 80GB HBM3",),
+         sheet=_H100_SHEET, nvml=("H100 80GB HBM3",), context=_HOPPER_CONTEXT, context_source=_HOPPER_CONTEXT_SOURCE,
          memory="out-of-memory messages: 79.10 GiB (PyTorch 2.11: 79.179)"),
     _gpu("h200", "NVIDIA H200 (SXM)", (9, 0), 143_155, 4_800, fp32=67, tf32=494, fp16=989, bf16=989,
-         sheet=_H200_SHEET, nvml=("H200",), memory="training log: 139.80 GiB; out-of-memory messages: 139.81"),
+         sheet=_H200_SHEET, nvml=("H200",), context=_HOPPER_CONTEXT, context_source=_HOPPER_CONTEXT_SOURCE,
+         memory="training log: 139.80 GiB; out-of-memory messages: 139.81"),
     _gpu("rtx3060", "NVIDIA GeForce RTX 3060 12 GB", (8, 6), 11_910, 360, fp32=12.7, tf32=12.7, fp16=25.5, bf16=25.5,
          sheet=f"{_GA10X}, scaled to 3,584 cores at 1.777 GHz", nvml=("GeForce RTX 3060",),
          memory="PyTorch 2.10: 11,910 MiB; https://github.com/smy20011/dreambooth-gui/issues/78: 11.75 GiB"),
