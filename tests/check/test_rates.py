@@ -1,6 +1,8 @@
 """The measurement of this machine's CPU, with the smallest grid: what is in the file, not how fast it is."""
 
 import os
+import weakref
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import torch
 from shoestring import api
 from shoestring.check import preflight
 from shoestring.check.collect import collect_facts
-from shoestring.check.rates import grid, measure, writing
+from shoestring.check.rates import grid, host, measure, writing
 from shoestring.check.rates.clock import repeats_for, summarize
 from shoestring.check.rates.measure import busy_warnings, measure_rates
 from shoestring.check.rates.operators import Operands, subjects
@@ -102,6 +104,27 @@ def test_rounds_end_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = measure_rates(local_cpu(), grid=grid.SMALLEST, progress=left.append)
     assert measured.operators[0].low <= measured.operators[0].seconds <= measured.operators[0].high
     assert all(seconds >= 0 for seconds in left)
+
+
+def test_memory_of_a_graph_lives_as_long_as_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    class FakeGraph:
+        def replay(self) -> None:
+            assert all(tensor() is not None for tensor in written), "a replay would write to memory of others"
+
+    written: list[weakref.ref[torch.Tensor]] = []
+
+    def record(*size: int, device: torch.device) -> torch.Tensor:
+        tensor = torch.ones(*size, device=device)
+        written.append(weakref.ref(tensor))
+        return tensor
+
+    monkeypatch.setattr(host, "wait", lambda _: None)
+    monkeypatch.setattr(torch, "zeros", record)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
+    monkeypatch.setattr(torch.cuda, "graph", lambda _: nullcontext())
+    graph = host._KernelGraph(torch.device("cpu"))
+    graph.replay()
+    assert len(written) == 1
 
 
 def test_operands_are_parts_of_one_buffer() -> None:

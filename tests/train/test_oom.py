@@ -77,13 +77,13 @@ def test_activations_are_recomputed_also_after_resuming(tmp_path, setting):
 def test_recomputing_disables_cuda_graphs_also_after_resuming():
     settings = Settings(micro_batch=1, precision="fp32", checkpointing="no")
     state = build(find(Stacked()), settings, CPU)
-    state.cuda_graphs = CudaGraphs(state.model, capture=lambda work: (work(), lambda: None))
+    state.cuda_graphs = CudaGraphs(state.model, new_capture=lambda: lambda work: (work(), lambda: None))
     state.resize(state.sizes)
     assert state.cuda_graphs
     state.resize(next_step("update", state.sizes, state.limits()).sizes)
     assert state.cuda_graphs is None
     resumed = build(find(Stacked()), settings, CPU)
-    resumed.cuda_graphs = CudaGraphs(state.model, capture=lambda work: (work(), lambda: None))
+    resumed.cuda_graphs = CudaGraphs(state.model, new_capture=lambda: lambda work: (work(), lambda: None))
     resumed.restore(state.pack())
     assert resumed.cuda_graphs is None and recomputed_blocks(resumed.model)[1:] == [True] * 3
 

@@ -151,8 +151,8 @@ def memory(
     - A first batch smaller than the later ones leaves blocks that the later ones do not fit. Its probability comes from
       the recipe; the expected value is the median of the outcomes.
     - The lower bound of allocated memory has no block larger than its tensor, as blocks of more than 1 MiB can be.
-    - Half of a fused recurrent layer's reserve space in both directions, since its size is modeled; the upper bound also
-      has the workspace of a layer's backward pass.
+    - Half of a fused recurrent layer's reserve space in both directions, since its size is modeled. The upper bound
+      also has the workspace of a layer's backward pass.
     - With `cudnn_benchmark` cuDNN tries every algorithm whose workspace fits: the upper bound adds the operands of the
       largest convolution once more, an assumption.
     - The CUDA context, which grows as kernels load.

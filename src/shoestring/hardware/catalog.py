@@ -178,8 +178,8 @@ CONTEXT_SOURCE = (
 )
 _HOPPER_CONTEXT = (526 * MIB, 678 * MIB, 767 * MIB)
 _HOPPER_CONTEXT_SOURCE = (
-    "measured on an H200, which has the chip of an H100 (PyTorch 2.11, driver 580; benchmarks/results/gpu): low, before "
-    "any kernel; typical, memory of the process minus reserved in training; high, with kernels of all types loaded"
+    "measured on an H200, which has the chip of an H100 (PyTorch 2.11, driver 580; benchmarks/results/gpu): low, "
+    "before any kernel; typical, memory of the process minus reserved in training; high, with kernels of all types"
 )
 
 _NCCL_CONNECTION = 512 * KIB + 120 * 640 * 8 * 8 + 4 * MIB

@@ -5,12 +5,14 @@ import torch
 from torch import nn
 
 from shoestring.data.logical_shards import LogicalShards
+from shoestring.engine.cuda_graphs import CudaGraphs
 from shoestring.engine.parallel.buffers import ShardBuffers
 from shoestring.engine.parallel.divided_optimizer import require_divisible
 from shoestring.engine.parallel.ranks import ONE_RANK, Ranks
 from shoestring.engine.parallel.updates import ShardedUpdates
 from shoestring.engine.precision import mixed_precision
 from shoestring.errors import UsageError
+from tests.engine.fake_cuda_graphs import FakeCaptures
 from tests.ranks import run_ranks
 
 CPU = torch.device("cpu")
@@ -66,6 +68,43 @@ def test_rank_without_samples_has_the_scale_of_the_others(tmp_path):
         assert model.weight.tolist() == [[pytest.approx(0.95, rel=1e-3)] * 3]
 
     assert run_ranks(2, act, tmp_path) == [0, 0]
+
+
+class Centered(nn.Module):
+    """Has buffers other than running statistics, which each forward changes in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm = nn.Linear(3, 2), nn.BatchNorm1d(2)
+        self.register_buffer("center", torch.zeros(2))
+
+    def forward(self, values):
+        output = self.norm(self.layer(values))
+        self.center.mul_(0.5).add_(self.layer.weight.detach().mean(1), alpha=0.5)
+        return (output + self.center).square().mean()
+
+
+def test_graphs_of_shards_change_buffers():
+    def train(graphs):
+        torch.manual_seed(0)
+        model = Centered()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        updates = ShardedUpdates(model, optimizer, LogicalShards.of_rank(2), ONE_RANK, CPU, seed=0)
+        run = CudaGraphs(model, FakeCaptures(model)) if graphs else None
+        for number in range(4):
+            updates.update(
+                lambda model, batch: model(batch),
+                number,
+                [(shard, [(torch.randn(2, 3), 2) for _ in range(2)]) for shard in (0, 1)],
+                samples=8,
+                mixed_precision=mixed_precision("fp32", CPU),
+                run=run,
+            )
+        return model.state_dict()
+
+    plain, graphs = train(graphs=False), train(graphs=True)
+    assert plain["norm.num_batches_tracked"] == 8
+    assert all(torch.equal(plain[name], graphs[name]) for name in plain)
 
 
 def test_equal_statistics_of_three_shards_remain():

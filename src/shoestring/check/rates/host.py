@@ -46,7 +46,7 @@ class HostClock:
         self._values = torch.randn(4, _WIDTH, device=device)
         # The kernels of a for-loop over the parameters, as on a CPU; a GPU's engine has fewer and larger ones.
         self._optimizer = torch.optim.AdamW(self._model.parameters(), foreach=False)
-        self._graph: Any = _capture_kernels(device) if device.type == "cuda" else None
+        self._graph = _KernelGraph(device) if device.type == "cuda" else None
         self.sample(1)  # creates the optimizer's states
         self._counts = self._count()
 
@@ -101,13 +101,19 @@ class HostClock:
         return tensor.device.type == self._device.type
 
 
-def _capture_kernels(device: torch.device) -> Any:
-    """Return a CUDA graph of small kernels, which run one after the other without the host."""
-    values = torch.zeros(8, device=device)
-    graph = torch.cuda.CUDAGraph()
-    values.add_(1.0)
-    wait(device)
-    with torch.cuda.graph(graph):
-        for _ in range(_GRAPH_KERNELS):
-            values.add_(1.0)
-    return graph
+class _KernelGraph:
+    """A CUDA graph of small kernels, which run one after the other without the host."""
+
+    def __init__(self, device: torch.device) -> None:
+        # The graph writes to this memory by its address, and does not keep it from being given to other tensors.
+        self._values = torch.zeros(8, device=device)
+        self._graph = torch.cuda.CUDAGraph()
+        self._values.add_(1.0)
+        wait(device)
+        with torch.cuda.graph(self._graph):
+            for _ in range(_GRAPH_KERNELS):
+                self._values.add_(1.0)
+
+    def replay(self) -> None:
+        """Launch the kernels."""
+        self._graph.replay()
