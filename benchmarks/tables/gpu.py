@@ -87,7 +87,7 @@ def bits() -> str:
 
 
 _BITS = {
-    "out_of_memory": "Does an update recover from out-of-memory, to the bits of smaller microbatches and without a leak?",
+    "out_of_memory": "Does an update recover from out-of-memory to the bits of smaller microbatches, without a leak?",
     "kills": "Does a run that is killed twice end in the bits of one that is not?",
     "determinism": "Does the same update give the same gradients six times?",
     "graphs": "Do microbatches as CUDA graphs give the same gradients?",

@@ -1,10 +1,10 @@
 """Deterministic backward passes of attention on a GPU.
 
 The flash and the memory-efficient kernels add gradients in the order in which blocks of threads finish, which differs
-from run to run: on an H200 the gradients of the recipe `legal` differed by 5e-5 in each of five repetitions. Both have a
-deterministic variant. torch selects it only in the strict mode of `torch.use_deterministic_algorithms`, in which every
-operator without a deterministic kernel is an error; in the mode with warnings, which training uses, it warns and selects
-the other one (`attention_backward.cu`). So the strict mode is on while such an operator runs, and only then.
+from run to run: on an H200 the gradients of the recipe `legal` differed by 5e-5 in each of five repetitions. Both have
+a deterministic variant. torch selects it only in the strict mode of `torch.use_deterministic_algorithms`, in which
+every operator without a deterministic kernel is an error; in the mode with warnings, which training uses, it warns and
+selects the other one (`attention_backward.cu`). So the strict mode is on while such an operator runs, and only then.
 
 cuDNN's attention, which torch prefers on some GPUs, has no deterministic variant: it is disabled.
 """
