@@ -39,7 +39,7 @@ def gradient():
 
 def test_only_the_backward_of_attention_is_strict():
     expected = gradient()
-    with deterministic(), deterministic_attention(*ON_CPU), Modes() as modes:
+    with deterministic(), deterministic(), deterministic_attention(*ON_CPU), Modes() as modes:
         assert torch.equal(gradient(), expected)
         assert torch.get_deterministic_debug_mode() == 1
     assert modes.by_operator.pop(ON_CPU[0][0]) == 2

@@ -270,7 +270,9 @@ def test_copy_memory_is_reserved_before_the_first_save(slow, state, monkeypatch)
     sizes = []
     reserve = saving.HostCopy._reserve
     monkeypatch.setattr(
-        saving.HostCopy, "_reserve", lambda self, size, *, lock: (sizes.append(size), reserve(self, size, lock=lock))
+        saving.HostCopy,
+        "_reserve",
+        lambda self, size, *, for_gpu: (sizes.append(size), reserve(self, size, for_gpu=for_gpu)),
     )
     assert not slow.saver.restore(state, allow_inexact=False)
     slow.saver.due(1)

@@ -26,26 +26,32 @@ _OPERATORS = (
 )
 """The operators whose kernels have a deterministic variant; the last two are called by libraries directly."""
 
+_replaced: set[tuple[str, str]] = set()
+"""The operators, with their dispatch keys, that a context has replaced: torch refuses a second replacement."""
+
 _STRICT = 2
 """torch's debug mode of determinism in which an operator without a deterministic kernel is an error."""
 
 
 @contextmanager
 def deterministic_attention(operators: Sequence[str] = _OPERATORS, key: str = "AutogradCUDA") -> Iterator[None]:
-    """Select the deterministic kernels of attention within the context.
+    """Select the deterministic kernels of attention within the context, which may be nested.
 
     The operators' kernels for the dispatch key are replaced, so it does not matter how a model calls attention.
     """
     cudnn_enabled = torch.backends.cuda.cudnn_sdp_enabled()
     library = torch.library.Library("aten", "IMPL")
+    new_operators = [name for name in operators if (name, key) not in _replaced]
     try:
-        for name in operators:
+        _replaced.update((name, key) for name in new_operators)
+        for name in new_operators:
             library.impl(name, partial(_run_strictly, getattr(torch.ops.aten, name)), key)
         torch.backends.cuda.enable_cudnn_sdp(False)
         yield
     finally:
         torch.backends.cuda.enable_cudnn_sdp(cudnn_enabled)
         library._destroy()
+        _replaced.difference_update((name, key) for name in new_operators)
 
 
 def _run_strictly(operator: Any, *arguments: Any, **options: Any) -> Any:

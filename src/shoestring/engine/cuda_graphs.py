@@ -220,9 +220,9 @@ def _require_same(model: nn.Module, replaced: Iterable[str]) -> None:
     """Raise UsageError if the forward has `replaced` tensors with these names: a graph has their old addresses."""
     names = [*dict.fromkeys(replaced)]
     if names:
-        more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+        count = f" (and {len(names) - 1} others)" if len(names) > 1 else ""
         raise UsageError(
-            f"compile=graphs: the forward of {type(model).__name__} replaces the tensor {names[0]}{more}, and a graph "
+            f"compile=graphs: the forward of {type(model).__name__} replaces the tensor {names[0]}{count}, and a graph "
             "would always use the same one",
             hint="write into it in place (copy_), or set compile=no",
         )

@@ -13,7 +13,7 @@ _CONTAINERS = (dict, list, tuple, deque)
 """The types of attributes whose tensors are those of the module."""
 
 
-class _Held(NamedTuple):
+class _Entry(NamedTuple):
     """A tensor that a model has, and what was true of it at that time."""
 
     tensor: Tensor
@@ -27,12 +27,12 @@ class ModelTensors:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._by_name: dict[str, _Held] = {}
+        self._by_name: dict[str, _Entry] = {}
         self._holders, self._keys, self._values = list[Any](), list[Any](), list[Any]()
         """Each tensor or container with tensors, and where it was: `holder[key]` was `value`."""
         for path, module in model.named_modules():
             self._add_attributes(path, vars(module))
-        addressed = [(held.tensor, held.address) for held in self._by_name.values() if held.address is not None]
+        addressed = [(entry.tensor, entry.address) for entry in self._by_name.values() if entry.address is not None]
         self._addressed, self._addresses = [tensor for tensor, _ in addressed], [address for _, address in addressed]
 
     def _add_attributes(self, path: str, attributes: dict[str, Any]) -> None:
@@ -51,7 +51,7 @@ class ModelTensors:
 
     def _add(self, name: str, holder: Any, key: Any, tensor: Tensor) -> None:
         self._place(holder, key, tensor)
-        self._by_name[name.removeprefix(".")] = _Held(tensor, _address(tensor), _version(tensor))
+        self._by_name[name.removeprefix(".")] = _Entry(tensor, _address(tensor), _version(tensor))
 
     def _place(self, holder: Any, key: Any, value: Any) -> None:
         self._holders.append(holder)
@@ -72,14 +72,14 @@ class ModelTensors:
 
     def others_in(self, later: ModelTensors) -> Iterator[str]:
         """Return the names under which `later` has no tensor, another one, or the same one at another address."""
-        for name, held in self._by_name.items():
+        for name, entry in self._by_name.items():
             other = later._by_name.get(name)
-            if other is None or other.tensor is not held.tensor or held.address not in (None, other.address):
+            if other is None or other.tensor is not entry.tensor or entry.address not in (None, other.address):
                 yield name
 
     def written(self) -> list[Tensor]:
         """Return the tensors that were written to since."""
-        return [held.tensor for held in self._by_name.values() if _version(held.tensor) != held.version]
+        return [entry.tensor for entry in self._by_name.values() if _version(entry.tensor) != entry.version]
 
 
 def _address(tensor: Tensor) -> int | None:
