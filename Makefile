@@ -1,14 +1,21 @@
 # Two commands for a newcomer: make demo, make test. Each sets up .venv first.
 PYTHON ?= python3
-VENV ?= .venv
+# The versions of the packages: a file of constraints/. The others than `current` are those of Kaggle's and Colab's images
+# and the oldest that are supported, each in an environment of its own without a GPU.
+STACK ?= current
+VENV ?= $(if $(filter current,$(STACK)),.venv,.stacks/$(STACK))
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .PHONY: demo demo-kaggle test lint types contract unit soak site docs-test benchmarks clean
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints/$(STACK).txt
+ifeq ($(STACK),current)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[all,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints/current.txt --editable '.[all,dev]'
+else
+	constraints/environment.sh $(STACK) $(VENV)
+endif
 	touch $@
 
 # Plan for a T4, train here on the CPU until the session's limit, continue in a second process, draw the report.
