@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from shoestring.recipes.chart import Chart, Options, building, training
 from shoestring.recipes.chart.policy import SIZES, lora_config
-from shoestring.recipes.chart.processing import build_processor
+from shoestring.recipes.chart.processing import build_processor, encode_prompts
 from shoestring.recipes.chart.writing import generate, unique_prompts
 
 LENGTH, IMAGE = 12, SIZES["tiny"].image_token
@@ -33,11 +33,8 @@ def prompted_policy():
         rows, ("", "", " Quickly!", " Tell me, please.", " Tell me, please.", " Again."), strict=True
     ):
         row["prompt"][1]["content"] += suffix
-    inputs = build_processor(tokenizer, SIZES["tiny"].tokens).apply_chat_template(
-        conversation=[training.conversation(row) for row in rows],
-        add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt",
-        processor_kwargs={"padding": True},
-    )  # fmt: skip
+    processor = build_processor(tokenizer, SIZES["tiny"].tokens)
+    inputs = encode_prompts(processor, [training.conversation(row) for row in rows])
     return policy, tokenizer, inputs
 
 

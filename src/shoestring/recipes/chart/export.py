@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from shoestring.recipe.exports import Exported
-from shoestring.recipes.chart.processing import CHAT_TEMPLATE
+from shoestring.recipes.chart.processing import CHAT_TEMPLATE, encode_prompts
 from shoestring.recipes.chart.training import conversation
 from shoestring.recipes.huggingface.adapters_export import compute_with_saved, save_adapter
 from shoestring.recipes.huggingface.saving import quiet
@@ -147,14 +147,7 @@ def adapter_tensors(model: Any) -> Iterator[Tensor]:
 
 def encode(processor: Any, rows: Sequence[Any]) -> Any:
     """Return the model's inputs for the rows."""
-    return processor.apply_chat_template(
-        conversation=[conversation(row) for row in rows],
-        add_generation_prompt=True,
-        tokenize=True,
-        return_dict=True,
-        return_tensors="pt",
-        processor_kwargs={"padding": True},
-    )
+    return encode_prompts(processor, [conversation(row) for row in rows])
 
 
 def _compute(model: Any, inputs: Sequence[Any]) -> list[Tensor]:
