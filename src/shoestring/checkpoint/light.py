@@ -186,6 +186,10 @@ def weights_to_save(model: nn.Module) -> dict[str, Tensor]:
         return codec.pack(model.state_dict())[1]
     from peft import get_peft_model_state_dict
 
+    config = peft_model.peft_config[peft_model.active_adapter]
+    # The name of a base that has none is "". peft before 0.21 asks the hub for its configuration, and warns that there
+    # is none; with None it asks for nothing.
+    config.base_model_name_or_path = config.base_model_name_or_path or None
     return dict(get_peft_model_state_dict(peft_model))
 
 

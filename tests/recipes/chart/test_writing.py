@@ -11,6 +11,7 @@ from shoestring.recipes.chart import Chart, Options, building, training
 from shoestring.recipes.chart.policy import SIZES, lora_config
 from shoestring.recipes.chart.processing import build_processor, encode_prompts
 from shoestring.recipes.chart.writing import generate, unique_prompts
+from shoestring.recipes.huggingface import versions
 
 LENGTH, IMAGE = 12, SIZES["tiny"].image_token
 
@@ -127,3 +128,27 @@ def test_transformers_generate_uses_a_cache(prompted_policy, monkeypatch):
     monkeypatch.setattr(layer, "forward", record_length)
     run_transformers(prompted_policy, do_sample=False)
     assert len(lengths) == LENGTH and set(lengths[1:]) == {1}
+
+
+def test_a_text_may_end_with_the_token_before_an_image(prompted_policy):
+    """A policy of random weights writes this token often; transformers 5.0 failed at it."""
+    policy, _, inputs = prompted_policy
+    model = policy.get_base_model()
+    begins = torch.full((6, 1), model.config.vision_start_token_id)
+    ends = torch.full((6, 1), model.config.vision_end_token_id)
+    images = {name: inputs[name] for name in ("pixel_values", "image_grid_thw")}
+    logits = []
+    for token in (begins, ends):
+        tokens = torch.cat((inputs["input_ids"], token), dim=1)
+        mask = torch.cat((inputs["attention_mask"], torch.ones_like(token)), dim=1)
+        positions = versions.find_positions(
+            model.model,
+            tokens,
+            is_image=tokens == model.config.image_token_id,
+            grids=images["image_grid_thw"],
+            mask=mask,
+        )
+        outputs = model(input_ids=tokens, attention_mask=mask, position_ids=positions, logits_to_keep=2, **images)
+        logits.append(outputs.logits)
+    assert torch.equal(logits[0][:, 0], logits[1][:, 0])  # of the token before
+    assert not torch.equal(logits[0][:, 1], logits[1][:, 1])

@@ -6,6 +6,7 @@ number.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from importlib import import_module
 from importlib.util import find_spec
@@ -48,3 +49,30 @@ def find_positions(model: Any, tokens: Tensor, *, is_image: Tensor, grids: Tenso
     positions, _ = model.get_rope_index(tokens, image_grid_thw=grids, attention_mask=mask, **kinds)
     result: Tensor = positions
     return result
+
+
+def permit_image_token_at_the_end() -> None:
+    """Let a text end with the token that begins an image, for Qwen2.5-VL.
+
+    A model that writes may choose that token as its last one. `Qwen2_5_VLModel.get_rope_index` of 4.56 and 5.0 looks at
+    the token after it and raises IndexError. It gets the token that ends an image instead, whose position is the same.
+    The method of the class is replaced: one of an object would keep the model, and its memory, in a cycle.
+    """
+    from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLModel
+
+    model_class: Any = Qwen2_5_VLModel
+    original = model_class.get_rope_index
+    if hasattr(original, "__wrapped__") or "mm_token_type_ids" in inspect.signature(original).parameters:
+        return
+
+    @functools.wraps(original)
+    def get_rope_index(model: Any, input_ids: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
+        if input_ids is not None:
+            following = input_ids.roll(-1, dims=1)
+            begins = (following == model.config.image_token_id) | (following == model.config.video_token_id)
+            begins[:, -1] = False
+            is_alone = (input_ids == model.config.vision_start_token_id) & ~begins
+            input_ids = input_ids.masked_fill(is_alone, model.config.vision_end_token_id)
+        return original(model, input_ids, *args, **kwargs)
+
+    model_class.get_rope_index = get_rope_index
