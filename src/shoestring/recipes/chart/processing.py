@@ -47,7 +47,8 @@ def build_processor(tokenizer: Any, image_tokens: int, *, keeps_aspect: bool = F
     class Stills(Qwen2_5_VLProcessor):
         """The processor of texts and still images, without videos."""
 
-        attributes = ("image_processor", "tokenizer")  # read by transformers 4
+        attributes = ("image_processor", "tokenizer")  # read by transformers 4, as is the next line
+        tokenizer_class = type(tokenizer).__name__
 
         @classmethod
         def get_attributes(cls) -> list[str]:  # called by transformers 5
@@ -85,6 +86,7 @@ def train_tokenizer(charts: Charts, vocabulary: int) -> Any:
         additional_special_tokens=list(SPECIAL_TOKENS[2:]),
         chat_template=CHAT_TEMPLATE,
         padding_side="left",
+        model_input_names=["input_ids", "attention_mask"],  # transformers 4 has token types too by default
     )
 
 
