@@ -21,6 +21,8 @@ TOLERANCES = {"fp32": 1e-3, "fp16": 2e-2, "bf16": 0.1}
 """A merged weight is rounded to the dtype of the frozen weights, which the adapter is not."""
 
 _INPUTS = """\
+from inspect import signature
+
 import torch
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoTokenizer
@@ -35,12 +37,14 @@ text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, token
 pixels = images(images=[image], return_tensors="pt")
 count = int(pixels["image_grid_thw"].prod()) // images.merge_size**2
 tokens = tokenizer(text.replace("<|image_pad|>", "<|image_pad|>" * count), return_tensors="pt")
-kinds = (tokens["input_ids"] == model.config.image_token_id).int()
-output = model.generate(**tokens, **pixels, mm_token_type_ids=kinds, do_sample=False, max_new_tokens=64)
+inputs = {{**tokens, **pixels}}
+if "mm_token_type_ids" in signature(base.model.get_rope_index).parameters:  # not in transformers 5.0
+    inputs["mm_token_type_ids"] = (tokens["input_ids"] == model.config.image_token_id).int()
+output = model.generate(**inputs, do_sample=False, max_new_tokens=64)
 print(tokenizer.decode(output[0, tokens["input_ids"].shape[1] :], skip_special_tokens=True))
 """
 
-_MERGED = 'model = AutoModelForImageTextToText.from_pretrained("{folder}").eval()\n'
+_MERGED = 'model = base = AutoModelForImageTextToText.from_pretrained("{folder}").eval()\n'
 _ADAPTER = """\
 base = AutoModelForImageTextToText.from_pretrained("{base}")
 model = PeftModel.from_pretrained(base, "{folder}").eval()
