@@ -207,7 +207,13 @@ def test_what_was_chosen_is_a_note(tmp_path: Path) -> None:
 
 def test_a_part_that_refuses_sdpa_has_eager_attention(tmp_path: Path) -> None:
     # PaliGemma sets the second field of its Gemma.
-    text = {"model_type": "gpt_oss", "use_bidirectional_attention": False, **TEXT, "num_key_value_heads": 1, "head_dim": 8}
+    text = {
+        "model_type": "gpt_oss",
+        "use_bidirectional_attention": False,
+        **TEXT,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+    }
     values = {"text_config": text, "vision_config": {**IMAGE, "image_size": 16, "model_type": "siglip_vision_model"}}
     recipe = load_recipe(tmp_path, "paligemma", "PaliGemmaForConditionalGeneration", values)
     config = recipe.model().config

@@ -136,7 +136,9 @@ class _Decoder:
         # angles for each of the three in transformers 4.56 to 5.0, and one for all in 5.15 and later.
         angles = positions[:, None].float() * self._rotary.inv_freq
         angles = torch.cat((angles, angles), dim=-1)[:, None]
-        cos, sin = ((values * self._rotary.attention_scaling).to(hidden.dtype) for values in (angles.cos(), angles.sin()))
+        cos, sin = (
+            (values * self._rotary.attention_scaling).to(hidden.dtype) for values in (angles.cos(), angles.sin())
+        )
         mask = None if self._mask is None else self._mask[..., : index + 1]
         for layer in self._layers:
             hidden = layer(hidden, cos, sin, index, mask)
