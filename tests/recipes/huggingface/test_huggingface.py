@@ -139,8 +139,9 @@ def qlora(tmp_path_factory):
 def test_4_bit_weights_take_half_a_byte(qlora):
     adapters = qlora.facts.parameters_trainable
     assert bytes_of(qlora, "weights") == tiny.LINEAR_WEIGHTS // 2 + 4 * tiny.OTHER_WEIGHTS + 4 * adapters
-    scales, tables, rope = tiny.LINEAR_WEIGHTS // 64 * 4, 14 * 16 * 4, 2 * 16 * 4
-    assert bytes_of(qlora, "buffers") == scales + tables + rope
+    scales, tables, rope = tiny.LINEAR_WEIGHTS // 64 * 4, 14 * 16 * 4, 16 * 4
+    # transformers 5 has the frequencies of rotary positions twice, 4.56 has the second ones outside of the buffers.
+    assert bytes_of(qlora, "buffers") - scales - tables in (rope, 2 * rope)
     assert qlora.facts.parameters_total == tiny.LINEAR_WEIGHTS + tiny.OTHER_WEIGHTS + adapters
 
 
@@ -251,7 +252,10 @@ def test_experts_that_nf4_does_not_pack_are_a_note(tmp_path, qlora):
     experts = {"num_local_experts": 4, "num_experts_per_tok": 1, "architectures": ["MixtralForCausalLM"]}
     path = tiny.write(tmp_path, tiny.LLAMA, model_type="mixtral", **experts)
     loaded = load(f"hf:{path}", {"lora_r": 4, "quantization": "nf4"})
-    (note,) = adapt.notes(adapt.model(loaded.recipe.model(), loaded.adaptation), loaded)
+    base = loaded.recipe.model()
+    if any(isinstance(module, torch.nn.ModuleList) and "experts" in name for name, module in base.named_modules()):
+        pytest.skip("the experts of transformers 4.56 are ordinary layers, which nf4 packs")
+    (note,) = adapt.notes(adapt.model(base, loaded.adaptation), loaded)
     bytes_ = 2 * 4 * 3 * 128 * 256 * 4
     assert "experts" in note and f"stay in float32, {bytes_ / 2**20:.2f} MiB" in note
     assert qlora.facts.notes == ()

@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
-from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast, BlipVisionConfig, BlipVisionModel
+from transformers import BertConfig, BertForMaskedLM, BlipVisionConfig, BlipVisionModel
 
 from shoestring.api import estimate
 from shoestring.errors import UsageError
@@ -20,6 +20,7 @@ from shoestring.recipes import chart, legal, vqa
 from shoestring.recipes.chart import building
 from shoestring.recipes.vqa.parts import PARTS
 from tests.checkpoint.test_foreign import Malicious
+from tests.recipes.legal.test_encoder import save_bert_tokenizer
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "appeal", "."]
 NAME = "owner/tiny"
@@ -28,7 +29,7 @@ NAME = "owner/tiny"
 def write_bert(folder: Path) -> None:
     config = {"vocab_size": len(WORDS), "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     BertForMaskedLM(BertConfig(**config, intermediate_size=16)).save_pretrained(folder)
-    BertTokenizerFast(vocab={word: number for number, word in enumerate(WORDS)}).save_pretrained(folder)
+    save_bert_tokenizer(folder, WORDS)
 
 
 def write_blip(folder: Path) -> None:

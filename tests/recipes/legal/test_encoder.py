@@ -15,6 +15,16 @@ from shoestring.recipes.legal import Legal, Options
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "appeal", "is", "dismiss", "##ed", "."]
 
 
+def save_bert_tokenizer(folder: Path, words: list[str]) -> None:
+    """Save a tokenizer as BERT's, with lower case.
+
+    Not with `BertTokenizerFast`, whose arguments and whose default of case differ between versions of transformers.
+    """
+    pieces = BertWordPieceTokenizer({word: number for number, word in enumerate(words)}, lowercase=True)
+    special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+    PreTrainedTokenizerFast(tokenizer_object=pieces._tokenizer, **special).save_pretrained(folder)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("bert")
@@ -24,10 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     BertModel(config).save_pretrained(path)
     (path / "vocab.txt").write_text("\n".join(WORDS))
-    # The arguments of `BertTokenizerFast` differ between versions, and so does whether it lowers the case by default.
-    pieces = BertWordPieceTokenizer({word: number for number, word in enumerate(WORDS)}, lowercase=True)
-    special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
-    PreTrainedTokenizerFast(tokenizer_object=pieces._tokenizer, **special).save_pretrained(path)
+    save_bert_tokenizer(path, WORDS)
     return path
 
 

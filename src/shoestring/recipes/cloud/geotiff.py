@@ -42,7 +42,10 @@ MAX_TAG_VALUES = 2**16
 _STATISTICS = re.compile(r'<Item name="STATISTICS_[^>]*>[^<]*</Item>\s*')
 
 # Exceptions of tifffile and its codecs for files that are truncated or not TIFF at all.
-_UNREADABLE = (OSError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, struct.error, zlib.error)
+_UNREADABLE = (
+    *(OSError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, struct.error, zlib.error),
+    tifffile.TiffFileError,  # a ValueError in tifffile 2025 and later
+)
 
 
 class UnusableImageError(Exception):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from shoestring.recipes.huggingface import versions
+
 _FIRST_POSITION_AFTER_PADDING = frozenset(
     {
         *("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "data2vec-text"),
@@ -28,7 +30,7 @@ def text_length(config: Any, seq_len: int) -> tuple[int, list[str]]:
 def _positions(config: Any) -> int | None:
     """Return the number of learned positions, or None without a limit. XLNet has -1, which means none."""
     text = config.get_text_config()
-    if getattr(text, "rope_parameters", None):
+    if versions.has_rotary_positions(text):
         return None
     # An encoder of other inputs, such as Whisper's, has positions of its own; the text is the decoder's.
     names = ("max_target_positions", "max_position_embeddings")

@@ -37,6 +37,11 @@ def _image_processing() -> Any:
     return import_module(own if find_spec(own) else "transformers.models.qwen2_vl.image_processing_qwen2_vl")
 
 
+def has_rotary_positions(config: Any) -> bool:
+    """Return whether a model has rotary positions: `rope_parameters`, which 4.56 calls `rope_theta`."""
+    return bool(getattr(config, "rope_parameters", None) or getattr(config, "rope_theta", None))
+
+
 def find_positions(model: Any, tokens: Tensor, *, is_image: Tensor, grids: Tensor, mask: Tensor) -> Tensor:
     """Return the positions (3, n, length) of the tokens of texts with images for `model`, a `Qwen2_5_VLModel`.
 
