@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoestring.recipe.extras import require
+from shoestring.packages.requirements import require
 from shoestring.recipes.chart.options import IMAGE_TOKENS, Options
 
 if TYPE_CHECKING:

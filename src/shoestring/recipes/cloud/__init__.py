@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from shoestring.errors import UsageError
+from shoestring.packages.requirements import require
 from shoestring.recipe import evidence
 from shoestring.recipe.evaluating import EvaluatesBatches
-from shoestring.recipe.extras import require
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

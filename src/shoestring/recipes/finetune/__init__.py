@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoestring.errors import UsageError
+from shoestring.packages.requirements import require
 from shoestring.recipe.evaluating import EvaluatesBatches
-from shoestring.recipe.extras import require
 from shoestring.recipes.finetune.options import Options
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoestring.errors import UsageError
+from shoestring.packages.requirements import require
 from shoestring.recipe import evidence
 from shoestring.recipe.evaluating import EvaluatesBatches
-from shoestring.recipe.extras import require
 from shoestring.recipe.inputs import Input, Rows
 from shoestring.recipes.legal import roles
 from shoestring.recipes.legal.options import Options

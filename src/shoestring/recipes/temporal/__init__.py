@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from shoestring.errors import UsageError
+from shoestring.packages.requirements import require
 from shoestring.recipe.evaluating import EvaluatesBatches
-from shoestring.recipe.extras import require
 from shoestring.recipes.rows import OnBadRows
 from shoestring.recipes.temporal.architectures import (
     ALL,

@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from shoestring.packages.requirements import require
 from shoestring.recipe import evidence
 from shoestring.recipe.evaluating import EvaluatesBatches
-from shoestring.recipe.extras import require
 from shoestring.recipe.inputs import Input
 from shoestring.recipes.vqa import curriculum
 from shoestring.recipes.vqa.options import Options

@@ -1,0 +1,52 @@
+"""Where this copy of Shoestring was installed from, and the command of pip that installs an extra of it from there.
+
+Shoestring is on no index, so `pip install shoestring` would fail, or install what a stranger has published under the
+name. What pip has recorded tells the origin (packaging.python.org, "Recording the direct URL origin"): a checkout, a
+wheel or a repository.
+"""
+
+import json
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+DISTRIBUTION = "shoestring"
+
+
+def install_command(extra: str, requirements: Iterable[str]) -> str:
+    """Return the command that installs an `extra`; if the origin is unknown or gone, the `requirements` themselves."""
+    origin = _with_extra(_recorded_origin(), extra)
+    return pip_install(*origin) if origin else pip_install(*requirements)
+
+
+def pip_install(*arguments: str) -> str:
+    """Return a command of pip as a shell takes it. An argument of `[]<>` is in single quotes."""
+    return " ".join(["pip", "install", *map(shlex.quote, arguments)])
+
+
+def _recorded_origin() -> dict[str, Any]:
+    """Return the content of direct_url.json; empty if this copy is not installed or came from an index."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        text = distribution(DISTRIBUTION).read_text("direct_url.json")
+        record = json.loads(text or "{}")
+    except (PackageNotFoundError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _with_extra(record: dict[str, Any], extra: str) -> list[str]:
+    """Return the arguments for pip that name the origin with the extra; none if it is unknown or not there any more."""
+    extras = f"[{extra}]" if extra else ""
+    url = str(record.get("url", ""))
+    if vcs := record.get("vcs_info"):
+        commit = f"@{vcs['commit_id']}" if vcs.get("commit_id") else ""
+        return [f"{DISTRIBUTION}{extras} @ {vcs.get('vcs', 'git')}+{url}{commit}"]
+    path = Path(unquote(urlsplit(url).path))
+    if not url.startswith("file://") or not path.exists():
+        return []
+    is_editable = bool(record.get("dir_info", {}).get("editable"))
+    return [*(["--editable"] if is_editable else []), f"{path}{extras}"]
