@@ -1,6 +1,8 @@
 """The command that installs an extra, by where this copy of Shoestring came from."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +11,7 @@ from shoestring.packages.origin import install_command, pip_install
 from shoestring.packages.requirements import require
 from tests.libraries import hide
 
+ROOT = Path(__file__).parents[2]
 PACKAGES = ["nupunkt>=0.7", "transformers>=4.51,<6"]
 BY_NAME = "pip install 'nupunkt>=0.7' 'transformers>=4.51,<6'"
 
@@ -67,3 +70,12 @@ def test_what_pip_records_is_read():
 
 def test_arguments_are_quoted_for_a_shell():
     assert pip_install("a", "b c", "it's") == """pip install a 'b c' 'it'"'"'s'"""
+
+
+def test_nothing_installs_a_project_of_our_name_from_the_index():
+    """Nobody has published it yet, so whoever does would be installed."""
+    folders = [folder for name in ("src", "docs", "examples") for folder in (ROOT / name).rglob("*")]
+    files = [ROOT / "README.md", *(path for path in folders if path.suffix in (".py", ".md", ".toml"))]
+    by_name = re.compile(r"(pip|pipx|uv tool|uv pip) install [^`\n]*?(?<![\w/.@=-])'?shoestring(\[|'|`|\s|$)")
+    assert by_name.search("pip install --upgrade 'shoestring[legal]'")
+    assert [path for path in files if by_name.search(path.read_text())] == []

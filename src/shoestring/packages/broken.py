@@ -73,10 +73,10 @@ def _explained(library: Package, error: BaseException, missing: str) -> UsageErr
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
     """Yield the exception, and those from which it was raised."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
+    visited: set[int] = set()
+    while error is not None and id(error) not in visited:
         yield error
-        seen.add(id(error))
+        visited.add(id(error))
         error = error.__cause__
 
 

@@ -1,16 +1,17 @@
 """Where this copy of Shoestring was installed from, and the command of pip that installs an extra of it from there.
 
-Shoestring is on no index, so `pip install shoestring` would fail, or install what a stranger has published under the
+Shoestring is on no index: installing it by its name would fail, or bring what a stranger has published under the
 name. What pip has recorded tells the origin (packaging.python.org, "Recording the direct URL origin"): a checkout, a
 wheel or a repository.
 """
 
-import json
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from shoestring.reading import parse_json
 
 DISTRIBUTION = "shoestring"
 
@@ -32,7 +33,7 @@ def _recorded_origin() -> dict[str, Any]:
 
     try:
         text = distribution(DISTRIBUTION).read_text("direct_url.json")
-        record = json.loads(text or "{}")
+        record = parse_json(text or "{}")
     except (PackageNotFoundError, ValueError):
         return {}
     return record if isinstance(record, dict) else {}

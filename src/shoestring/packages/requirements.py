@@ -146,8 +146,8 @@ def reinstall_command(*requirements: str) -> str:
 
 def required(extras: Iterable[str] = ()) -> tuple[Package, ...]:
     """Return the libraries that the project and its `extras` require; none if the project itself is not installed."""
-    wanted = {"", *extras}
-    return tuple(_inspected(package) for package in declared() if package.extra in wanted)
+    names = {"", *extras}
+    return tuple(_inspected(package) for package in declared() if package.extra in names)
 
 
 @cache

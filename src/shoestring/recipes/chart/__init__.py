@@ -2,7 +2,7 @@
 
 The model is Qwen2.5-VL-3B with LoRA adapters on every projection of the language model and on the vision tower's dense
 layers, which have the same names. Before each update the policy generates the completions that the update trains on.
-Needs `pip install 'shoestring[chart]'`.
+Needs `pip install -e '.[chart]'`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ There are two networks. The classifier is BERT over a sentence and its context; 
 samples are judgments, so the effective batch counts judgments.
 
 The baseline always predicts the most frequent role, so `evaluate` reports the metrics of both. Needs
-`pip install 'shoestring[legal]'`.
+`pip install -e '.[legal]'`.
 """
 
 from __future__ import annotations
