@@ -32,7 +32,7 @@ def test_planning_needs_no_extra() -> None:
 @pytest.mark.parametrize("part", ["data", "evaluate"])
 def test_error_names_missing_packages_and_the_extra(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     hide(monkeypatch, "pandas", "torchmetrics")
-    with pytest.raises(UsageError, match=r"^2 libraries cannot be used") as missing:
+    with pytest.raises(UsageError, match=r"^2 libraries are not installed") as missing:
         Temporal().data() if part == "data" else Temporal().evaluate(Temporal().model(), [])
     assert [problem.split()[0] for problem in missing.value.problems] == ["pandas", "torchmetrics"]
     assert "[temporal]" in missing.value.hint

@@ -110,7 +110,9 @@ def problems_as_error(packages: Iterable[Package]) -> UsageError | None:
     hint = f"{remedy(unusable)}, then start again"
     if len(texts) == 1:
         return UsageError(texts[0], hint=hint)
-    return UsageError(f"{len(texts)} libraries cannot be used", problems=texts, hint=hint)
+    are_missing = not any(package.installed for package in unusable)
+    predicate = "are not installed" if are_missing else "cannot be used"
+    return UsageError(f"{len(texts)} libraries {predicate}", problems=texts, hint=hint)
 
 
 def remedy(unusable: Iterable[Package]) -> str:

@@ -44,7 +44,7 @@ def test_import_needs_neither_torch_nor_transformers() -> None:
 
 def test_missing_packages_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     hide(monkeypatch, "transformers", "peft")
-    with pytest.raises(UsageError, match="2 libraries cannot be used") as refused:
+    with pytest.raises(UsageError, match="2 libraries are not installed") as refused:
         Chart().model()
     assert [problem.split()[0] for problem in refused.value.problems] == ["transformers", "peft"]
     assert "[chart]" in refused.value.hint
