@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,15 @@ def test_what_pip_records_is_read():
     record = origin._recorded_origin()
     assert record["url"].startswith("file://")
     assert json.dumps(record)
+
+
+def test_environments_of_pipx_and_uv_have_installers_of_their_own(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(origin, "find_spec", lambda name: None)
+        assert pip_install("a>=1") == f"uv pip install --python {sys.executable} 'a>=1'"
+    (tmp_path / "pipx_metadata.json").touch()
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    assert pip_install("a>=1") == "pipx runpip shoestring install 'a>=1'"
 
 
 def test_arguments_are_quoted_for_a_shell():

@@ -6,7 +6,9 @@ wheel or a repository.
 """
 
 import shlex
+import sys
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -23,8 +25,17 @@ def install_command(extra: str, requirements: Iterable[str]) -> str:
 
 
 def pip_install(*arguments: str) -> str:
-    """Return a command of pip as a shell takes it. An argument of `[]<>` is in single quotes."""
-    return " ".join(["pip", "install", *map(shlex.quote, arguments)])
+    """Return a command that installs into this environment, as a shell takes it."""
+    return " ".join([*_installer(), *map(shlex.quote, arguments)])
+
+
+def _installer() -> list[str]:
+    """Return the words before the arguments of pip; `pip` alone would be that of another environment with pipx and uv."""
+    if (Path(sys.prefix) / "pipx_metadata.json").is_file():
+        return ["pipx", "runpip", DISTRIBUTION, "install"]
+    if find_spec("pip") is None:  # as in the environments that uv makes
+        return ["uv", "pip", "install", "--python", shlex.quote(sys.executable)]
+    return ["pip", "install"]
 
 
 def _recorded_origin() -> dict[str, Any]:
