@@ -30,7 +30,7 @@ def pip_install(*arguments: str) -> str:
 
 
 def _installer() -> list[str]:
-    """Return the words before the arguments of pip; `pip` alone would be that of another environment with pipx and uv."""
+    """Return the words before the arguments of pip. With pipx and uv, `pip` would be that of another environment."""
     if (Path(sys.prefix) / "pipx_metadata.json").is_file():
         return ["pipx", "runpip", DISTRIBUTION, "install"]
     if find_spec("pip") is None:  # as in the environments that uv makes
