@@ -15,7 +15,7 @@ from pathlib import Path
 INSUFFICIENT_DRIVER = 35  # cudaErrorInsufficientDriver
 ANSWERS = {
     "cudaDriverGetVersion": "int cudaDriverGetVersion(int *version) { *version = 0; return 0; }",
-    "cudaGetErrorString": 'const char *cudaGetErrorString(int error) { return "there is no CUDA driver"; }',
+    "cudaGetErrorString": 'const char *cudaGetErrorString(int error) { return "CUDA driver version is insufficient for CUDA runtime version"; }',
     "cudaGetErrorName": 'const char *cudaGetErrorName(int error) { return "cudaErrorInsufficientDriver"; }',
 }
 CUDA = re.compile(r"lib(cu|nv|nccl)")  # the names of its libraries

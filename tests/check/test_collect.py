@@ -158,7 +158,8 @@ def test_probe_of_the_installed_build():
     import torch
 
     result = build.probe_build()
-    assert (result.version, result.error) == (torch.__version__, "")
+    assert result.version == torch.__version__
+    assert not result.error or "Found no NVIDIA driver" in result.error  # of a CUDA build on a machine without a GPU
     assert (result.cuda is None) is (torch.version.cuda is None)
     assert result.threads >= 1
 

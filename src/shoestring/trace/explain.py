@@ -33,6 +33,8 @@ _HINTS = {
     "without CUDA support": _REAL_GPU,
     "No CUDA GPUs are available": _REAL_GPU,
     "no NVIDIA driver": _REAL_GPU,
+    "CUDA driver version is insufficient": _REAL_GPU,
+    "no CUDA-capable device": _REAL_GPU,
     "Attempting to deserialize object on a CUDA device": _REAL_GPU,
     "data pointer": _EXTENSION,
     "data_ptr": _EXTENSION,

@@ -1,12 +1,12 @@
 """What FSDP2 does differently from version to version of torch.
 
-Resetting it: an exception within forward or backward leaves each module in the state of the interrupted pass: hooks of the next pass then skip collectives, and
-gradients are added to those of the interrupted one. It trains other weights, without an error. torch has a public
-function for it from 2.13 on. For earlier versions this module sets the private state; it names those with which it was
-tried, and with any other one the run returns to its last checkpoint instead.
+Resetting it: an exception within forward or backward leaves each module in the state of the interrupted pass. Hooks of
+the next pass then skip collectives, and gradients are added to those of the interrupted one: it trains other weights,
+without an error. torch has a public function for it from 2.13 on. For earlier versions this module sets the private
+state; it names those with which it was tried, and with any other one the run returns to its last checkpoint instead.
 
-Parameters that a microbatch does not use: they have no gradient, so ranks that use different ones would exchange tensors
-of different sizes, which ends in an abort or in other weights. torch exchanges zeros for them on request from 2.13 on.
+Parameters that a microbatch does not use: they have no gradient, so ranks that use different ones would exchange
+tensors of different sizes, which ends in an abort or in other weights. From 2.13 on torch exchanges zeros on request.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -83,9 +83,10 @@ def exchange_unused(modules: Sequence[Any]) -> None:
 def _end_backward(group: Any, post_backward: Callable[..., None], *unused: Any) -> None:
     for parameter in group.fsdp_params:
         gathered = getattr(parameter, "_unsharded_param", None)
-        if gathered is not None and gathered.requires_grad and gathered.grad is None:
-            if parameter.unsharded_accumulated_grad is None:
-                gathered.grad = torch.zeros_like(gathered)
+        if gathered is None or not gathered.requires_grad:
+            continue
+        if gathered.grad is None and parameter.unsharded_accumulated_grad is None:
+            gathered.grad = torch.zeros_like(gathered)
     post_backward(*unused)
 
 
