@@ -16,6 +16,7 @@ import pytest
 from shoestring.check import build, disk, host, inputs, network, packages, run_lock
 from shoestring.check.collect import collect_facts
 from shoestring.hardware import probe
+from shoestring.recipe import requirements
 from shoestring.recipe.finding import choose
 from shoestring.session.lock import locked
 from shoestring.units import MIB
@@ -245,7 +246,7 @@ def test_tested_versions_match_constraints():
 def test_required_packages_come_from_metadata():
     base = {package.name: package for package in packages.required_packages(())}
     assert {"torch", "safetensors", "nvidia-ml-py"} <= base.keys() and "peft" not in base
-    assert base["torch"].minimum == "2.6" and packages.parse_version(base["torch"].installed) >= (2, 6)
+    assert base["torch"].minimum == "2.6" and requirements.parse_version(base["torch"].installed) >= (2, 6)
     chart = {package.name: package for package in packages.required_packages({"chart"}, installed=lambda name: "")}
     assert (chart["peft"].extra, chart["peft"].installed) == ("chart", "")
     assert not {"pytest", "bitsandbytes"} & chart.keys()
@@ -253,7 +254,7 @@ def test_required_packages_come_from_metadata():
 
 @pytest.mark.parametrize(("text", "expected"), [("2.13.0+cu130", (2, 13, 0)), ("3.0rc1", (3, 0, 1)), ("", ())])
 def test_parse_version(text, expected):
-    assert packages.parse_version(text) == expected
+    assert requirements.parse_version(text) == expected
 
 
 def test_collect_all_facts_of_this_machine(tmp_path, monkeypatch):

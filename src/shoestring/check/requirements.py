@@ -3,7 +3,8 @@
 from shoestring.check.facts import Facts, Package
 from shoestring.check.finding import Finding, failed, passed, warned
 from shoestring.check.network import HUB, PYPI
-from shoestring.check.packages import TESTED, parse_version
+from shoestring.check.packages import TESTED
+from shoestring.recipe.requirements import parse_version
 
 
 def check_packages(facts: Facts) -> Finding | None:
