@@ -242,9 +242,29 @@ def test_missing_requirements_come_from_the_package(program, tmp_path):
     write_wheel(package, "shoestring", "numpy>=1", "needed>=1", "other; extra == 'temporal'", "no; extra == 'vqa'")
     write_wheel(package, "other", "absent>=3")
     write_wheel(package, "needed")
-    with pytest.raises(program.SessionError, match="lack absent>=3"):
-        make_session(program).install(package)
+    with pytest.raises(program.SessionError, match=r"no internet, and neither .* has absent>=3$") as error:
+        make_session(program, python="3.1").install(package)
+    assert "wheels for Python 3.1)" in str(error.value) and "upgrade Shoestring" in error.value.hint
     assert {"needed-1.0.dist-info", "other-1.0.dist-info"} <= {path.name for path in program.SITE.iterdir()}
     write_wheel(package, "shoestring", "torch>=999")
     with pytest.raises(program.SessionError, match=r"image has torch .* needs torch>=999"):
         make_session(program).install(package)
+
+
+@pytest.mark.filterwarnings("ignore:Setuptools is replacing distutils")
+def test_what_the_image_has_in_a_sufficient_version_is_not_installed(program, tmp_path, monkeypatch):
+    """The image may be newer than the wheels: they are for what it lacks or has in an older version."""
+    (program.TEMP / "site").unlink()
+    package, image = tmp_path / "input" / "package", tmp_path / "image"
+    package.mkdir()
+    image.mkdir()
+    requirements = [f"{name}>=0.9; extra == '{extra}'" for name, extra in (("old", "a"), ("new", "b"), ("no", "c"))]
+    write_wheel(package, "shoestring", *requirements)
+    for name, installed in (("old", "0.8"), ("new", "1.1"), ("no", None)):
+        write_wheel(package, name)
+        if installed:
+            (image / f"{name}-{installed}.dist-info").mkdir()
+            (image / f"{name}-{installed}.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: {installed}\n")
+    monkeypatch.syspath_prepend(str(image))
+    make_session(program, extras=["a", "b"]).install(package)
+    assert {path.stem for path in program.SITE.iterdir()} == {"shoestring-1.0", "old-1.0"}
