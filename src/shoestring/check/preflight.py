@@ -37,6 +37,7 @@ CHECKS: tuple[Check, ...] = (
     machine.check_temporary_folder,
     machine.check_shared_memory,
     requirements.check_packages,
+    requirements.check_image,
     requirements.check_versions,
     requirements.check_inputs,
     requirements.check_internet,

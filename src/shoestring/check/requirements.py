@@ -4,7 +4,8 @@ from shoestring.check.facts import Facts, Package
 from shoestring.check.finding import Finding, failed, passed, warned
 from shoestring.check.network import HUB, PYPI
 from shoestring.check.packages import TESTED
-from shoestring.recipe.requirements import parse_version
+from shoestring.hardware.images import image_answer
+from shoestring.recipe.requirements import Requirement, parse_version
 
 
 def check_packages(facts: Facts) -> Finding | None:
@@ -22,6 +23,17 @@ def check_packages(facts: Facts) -> Finding | None:
         return warned("packages", "shoestring is not installed, so its requirements are unknown", "pip install .")
     requirer = f"shoestring and {facts.recipe} require" if facts.recipe else "shoestring requires"
     return passed("packages", f"all packages that {requirer} are installed")
+
+
+def check_image(facts: Facts) -> Finding | None:
+    """Report what the image of the target's platform lacks. In its own sessions, `packages` says what is missing."""
+    platform = facts.target.platform
+    if platform is None or (facts.platform and facts.platform.name == platform.name):
+        return None
+    required = (Requirement(name=item.name, minimum=item.minimum, extra=item.extra) for item in facts.packages)
+    answer = image_answer(platform.name, required)
+    # What a session brings itself is no reason for a warning.
+    return passed("image", answer.text) if answer else None
 
 
 def check_versions(facts: Facts) -> Finding | None:

@@ -6,6 +6,7 @@ brought is of the version that the tests run with beside the image's packages (`
 `constraints/colab.txt`). torch is never brought: it is gigabytes, and another build may be for another driver.
 """
 
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -75,7 +76,8 @@ class ImageAnswer:
     @property
     def command(self) -> str:
         """What a person types who installs it by hand; empty if nothing is lacking."""
-        return f"pip install {' '.join(package.pin for package in self.lacks)}" if self.lacks else ""
+        # Written so that a shell takes it too if there is no version to bring.
+        return f"pip install {' '.join(shlex.quote(package.pin) for package in self.lacks)}" if self.lacks else ""
 
     @property
     def text(self) -> str:

@@ -77,6 +77,7 @@ def test_session_that_is_asked_to_end_leaves_what_continues(first):
         content = (root / "working" / name).read_bytes()
         assert (len(content), hashlib.sha256(content).hexdigest()) == (entry.bytes, entry.sha256)
     assert left.facts["shoestring"] == shoestring.__version__ and left.facts["disk_free_bytes"] > 0
+    assert left.facts["python"].startswith("3.") and left.facts["brought"] == {}
 
 
 def test_two_sessions_give_the_bits_of_one_unbroken_run(first, tmp_path):

@@ -120,7 +120,9 @@ class Session:
         self.state["facts"]["disk_free_bytes"] = self.probe_disk()
         package = self.find_package()
         self.install(package)
-        self.state["facts"]["shoestring"] = installed_version("shoestring")
+        installed = {item.name: item.version for item in importlib.metadata.distributions(path=[str(SITE)])}
+        self.state["facts"]["shoestring"] = installed.pop("shoestring")
+        self.state["facts"]["brought"] = installed
         recipe = self.unpack_recipe()
         if self.config["previous"]:
             self.copy_previous()
@@ -643,6 +645,7 @@ def facts(*, internet: bool) -> dict[str, Any]:
     return {
         "python": sys.version.split()[0],
         "shoestring": None,
+        "brought": {},
         "gpus": gpus,
         "disk_free_bytes": None,
         "internet": internet,
