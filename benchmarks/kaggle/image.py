@@ -1,13 +1,13 @@
 """What Kaggle's image lacks arrives: runs on a loopback Kaggle whose sessions have the image's Python and packages.
 
-    make test STACK=kaggle ...                            # makes the environment .stacks/kaggle, once
+    constraints/environment.sh kaggle .stacks/kaggle      # once
     python benchmarks/kaggle/image.py .stacks/kaggle/bin/python finetune size=tiny quantization=nf4 max_updates=2
     python benchmarks/kaggle/image.py .stacks/kaggle/bin/python chart size=tiny max_updates=2
 
 The image is made of the environment that the tests run with: links to its packages, without those that the image lacks,
 and with those that it has in older versions, which pip installs. `shoestring kaggle start --no-internet` then sends
-wheels, downloaded for that Python, by the unpatched client to the loopback. The exit status is 0 if the run is finished,
-the session has installed exactly what was announced, and the image is as it was.
+wheels, downloaded for that Python, by the unpatched client to the loopback. The exit status is 0 if the run is
+finished, the session has installed exactly what was announced, and the image is as it was.
 """
 
 import argparse

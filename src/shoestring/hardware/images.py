@@ -85,8 +85,7 @@ class ImageAnswer:
         if not self.lacks:
             return f"{self.image.title} of {self.image.date} has all packages"
         names = ", ".join(
-            f"{package.name} {package.minimum} (it has {package.installed})" if package.installed else package.name
-            for package in self.lacks
+            f"{package.name}>={package.minimum}" if package.installed else package.name for package in self.lacks
         )
         bring = "kaggle start and the notebook bring" if self.image.platform == "kaggle" else "the notebook brings"
         them = "it" if len(self.lacks) == 1 else "them"

@@ -13,9 +13,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from shoestring.errors import UsageError
 from shoestring.hardware.images import Image, ImageAnswer, LackingPackage
 from shoestring.reading import read_bytes
 from shoestring.units import MIB
@@ -50,6 +51,16 @@ def download_wheels(answer: ImageAnswer) -> list[str]:
             reason = str(output).strip().splitlines()[-1:] or ["no reason"]
             problems.append(f"no wheel of {package.pin} for Python {answer.image.python}: {reason[0][:200]}")
     return problems
+
+
+def require_wheels(answer: ImageAnswer, problems: Sequence[str]) -> None:
+    """Raise UsageError if there are `problems` with wheels and the sessions have no internet."""
+    if problems:
+        raise UsageError(
+            f"sessions without internet need wheels of what {answer.image.title} lacks",
+            problems=problems,
+            hint="give the same command again where pip reaches its index, or leave out --no-internet",
+        )
 
 
 def _download(package: LackingPackage, python: str, folder: Path) -> None:

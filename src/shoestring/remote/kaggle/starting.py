@@ -23,7 +23,7 @@ from shoestring.remote.kaggle.job import Job
 from shoestring.remote.kaggle.package import TARGETS, dry_run, lacking_packages, make_job, new_chain, parse_data
 from shoestring.remote.kaggle.preflight import check_datasets, check_recipe, require_no_problems
 from shoestring.remote.kaggle.quota import left_text, quota_error, session_seconds
-from shoestring.remote.wheels import download_wheels
+from shoestring.remote.wheels import download_wheels, require_wheels
 from shoestring.session import trust
 from shoestring.units import seconds_text
 
@@ -139,12 +139,8 @@ def _download_wheels(request: StartRequest, loaded: LoadedRecipe, on_event: Call
     if answer.lacks:
         on_event(f"{answer.image.title} lacks {', '.join(package.pin for package in answer.lacks)}: sent as wheels")
     problems = download_wheels(answer)
-    if problems and not request.internet:
-        raise UsageError(
-            f"sessions without internet need wheels of what {answer.image.title} lacks",
-            problems=problems,
-            hint="give the same command again where pip reaches its index, or leave out --no-internet",
-        )
+    if not request.internet:
+        require_wheels(answer, problems)
     for problem in problems:
         on_event(f"{problem}; sessions need internet for it")
 
