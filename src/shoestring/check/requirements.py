@@ -4,7 +4,7 @@ from shoestring.check.facts import Facts, Package
 from shoestring.check.finding import Finding, failed, passed, warned
 from shoestring.check.network import HUB, PYPI
 from shoestring.check.packages import TESTED
-from shoestring.hardware.images import image_answer
+from shoestring.hardware.images import ImageAnswer, image_answer
 from shoestring.recipe.requirements import Requirement, parse_version
 
 
@@ -25,14 +25,18 @@ def check_packages(facts: Facts) -> Finding | None:
     return passed("packages", f"all packages that {requirer} are installed")
 
 
-def check_image(facts: Facts) -> Finding | None:
-    """Report what the image of the target's platform lacks. In its own sessions, `packages` says what is missing."""
+def image_of(facts: Facts) -> ImageAnswer | None:
+    """Return what the image of the target's platform lacks; None in its own sessions: `packages` says it there."""
     platform = facts.target.platform
     if platform is None or (facts.platform and facts.platform.name == platform.name):
         return None
     required = (Requirement(name=item.name, minimum=item.minimum, extra=item.extra) for item in facts.packages)
-    answer = image_answer(platform.name, required)
-    # What a session brings itself is no reason for a warning.
+    return image_answer(platform.name, required)
+
+
+def check_image(facts: Facts) -> Finding | None:
+    """Report what the image of the target's platform lacks. That is no warning: a session brings it."""
+    answer = image_of(facts)
     return passed("image", answer.text) if answer else None
 
 
