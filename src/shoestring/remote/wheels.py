@@ -7,6 +7,7 @@ directory, which may come from someone else.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -66,26 +67,25 @@ def require_wheels(answer: ImageAnswer, problems: Sequence[str]) -> None:
 def _download(package: LackingPackage, python: str, folder: Path) -> None:
     """Raises OSError, and SubprocessError with pip's words."""
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".download-") as name:
-        platforms = [argument for platform in _PLATFORMS for argument in ("--platform", platform)]
+    platforms = [argument for platform in _PLATFORMS for argument in ("--platform", platform)]
+    incomplete = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".download-"))
+    try:
         # Without dependencies: they would bring torch, and pip evaluates their markers for the Python that runs here.
         subprocess.run(
             [
                 *(sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download", "--quiet"),
                 *("--no-deps", "--only-binary=:all:", "--python-version", python, *platforms),
-                *("--dest", name, package.pin),
+                *("--dest", str(incomplete), package.pin),
             ],
             check=True,
             capture_output=True,
             text=True,
             timeout=_SECONDS,
         )
-        complete = Path(name).with_name(f"{folder.name}.{os.getpid()}")
-        shutil.copytree(name, complete)
-        try:
-            complete.rename(folder)
-        except OSError:  # another process was faster
-            shutil.rmtree(complete, ignore_errors=True)
+        with contextlib.suppress(OSError):  # another process was faster
+            incomplete.rename(folder)
+    finally:
+        shutil.rmtree(incomplete, ignore_errors=True)
 
 
 def _wheels_in(folder: Path) -> Iterator[Path]:

@@ -129,6 +129,14 @@ def test_install_cell_takes_tested_versions_of_what_the_machine_lacks(install, t
     assert offline[-2].endswith(".whl[bitsandbytes,chart]") or online[-1].endswith(".whl[bitsandbytes,chart]")
 
 
+def test_install_cell_on_colab(install, tmp_path):
+    """Where no dataset is attached, nor any folder for one is there."""
+    shoestring.notebook("temporal", "colab-t4", out=tmp_path / "out")
+    (_, offline), constraints = install(tmp_path / "out", {"torch": "2.11.0+cu128"})
+    assert constraints == ["torch==2.11.0+cu128", "torchmetrics==1.9.0", "lightning-utilities==0.15.3"]
+    assert "--find-links" not in offline
+
+
 def test_notebook_without_internet_has_the_wheels_as_a_dataset(install, tmp_path, monkeypatch):
     monkeypatch.setattr(writing, "download_wheels", lambda answer: [])
     monkeypatch.setattr(

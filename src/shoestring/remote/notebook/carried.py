@@ -87,7 +87,7 @@ print(f"Shoestring {{shoestring.__version__}} is ready")
 '''
 
 
-def install_cell(extras: Iterable[str], lacks: Iterable[LackingPackage] = (), dataset: str = "") -> str:
+def install_cell(extras: Iterable[str], lacks: Iterable[LackingPackage], dataset: str) -> str:
     """Return the source of the cell that installs Shoestring with its `extras`.
 
     `lacks` is what the image of the machine lacks; `dataset` is the name of a dataset that may have the wheels of it.

@@ -79,7 +79,7 @@ def write_notebook(
     answer = image_answer(platform, required_packages(extras))
     assert answer is not None
     dataset = f"{_slug(loaded.name)}-wheels"
-    install = install_cell(extras, answer.lacks, dataset if platform == "kaggle" else "")
+    install = install_cell(extras, answer.lacks, dataset)
     text = _notebook_text(make_cells(recipe, loaded.name, target, platform, _plain(values), files, install), platform)
     if len(text.encode()) > MAX_BYTES:
         largest = sorted(files, key=lambda name: -len(files[name]))[:3]
