@@ -85,35 +85,42 @@ def install_cell(folder):
 
 @pytest.fixture
 def install(monkeypatch, tmp_path):
-    """Run the cell of a notebook on an invented machine; return the commands of pip and the constraints."""
+    """Run the cell of a notebook on an invented machine, which pip changes; return pip's commands and constraints."""
 
-    def run(folder, installed, *, index_only=()):
+    def run(folder, installed):
         site = tmp_path / "site" / "shoestring"
         site.mkdir(parents=True)
         commands, constraints = [], []
+        required = [
+            "torch>=2.6",
+            "trl>=1.10; extra == 'chart'",
+            'nupunkt>=0.7; extra == "legal"',
+            "no; extra == 'cloud'",
+        ]
 
         def version(name):
             if name not in installed:
                 raise importlib.metadata.PackageNotFoundError(name)
             return installed[name]
 
-        def run_pip(command, **options):
+        def run_pip(command, *, check=False):
+            assert check or "--find-links" in command
             commands.append(command[3:])
+            installed.update(text.split("==") for text in command if "==" in text)
             if "--constraint" in command:
-                constraints.append(Path(command[command.index("--constraint") + 1]).read_text().split())
-            return types.SimpleNamespace(returncode=int("--no-index" in command and bool(index_only)))
+                constraints.extend(Path(command[command.index("--constraint") + 1]).read_text().split())
 
         namespace = {}
         exec(install_cell(folder), namespace)
         error = importlib.metadata.PackageNotFoundError
         namespace["importlib"] = types.SimpleNamespace(
-            metadata=types.SimpleNamespace(version=version, PackageNotFoundError=error),
+            metadata=types.SimpleNamespace(version=version, PackageNotFoundError=error, requires=lambda name: required),
             util=types.SimpleNamespace(find_spec=lambda name: types.SimpleNamespace(origin=str(site / "__init__.py"))),
             invalidate_caches=lambda: None,
         )
         namespace["subprocess"] = types.SimpleNamespace(run=run_pip)
         namespace["install"]()
-        return commands, constraints[-1]
+        return commands, constraints
 
     monkeypatch.setenv("SHOESTRING_KAGGLE_ROOT", str(tmp_path / "kaggle"))
     return run
@@ -123,18 +130,29 @@ def test_install_cell_takes_tested_versions_of_what_the_machine_lacks(install, t
     shoestring.notebook("chart", out=tmp_path / "out", size="tiny", quantization="nf4")
     # The image is newer than the table, and has another version of pyarrow that is enough.
     installed = {"torch": "2.10.0+cu128", "datasets": "4.0.0", "pyarrow": "22.0"}
-    (own, offline, online), constraints = install(tmp_path / "out", installed, index_only=["trl"])
+    (own, online), constraints = install(tmp_path / "out", installed)
     assert constraints == ["torch==2.10.0+cu128", "bitsandbytes==0.50.2", "trl==1.16.0", "datasets==5.0.1"]
-    assert "--no-deps" in own and "--no-index" in offline and "--no-index" not in online
-    assert offline[-2].endswith(".whl[bitsandbytes,chart]") or online[-1].endswith(".whl[bitsandbytes,chart]")
+    assert "--no-deps" in own and "--no-index" in own
+    assert "--no-index" not in online and online[-1].endswith(".whl[bitsandbytes,chart]")
+
+
+def test_install_cell_asks_no_index_for_a_complete_machine(install, tmp_path):
+    shoestring.notebook("temporal", out=tmp_path / "out")
+    (own,), constraints = install(tmp_path / "out", {"torch": "2.10.0"})
+    assert "--no-index" in own and not constraints
+
+
+def test_install_cell_installs_what_the_image_has_lost(install, tmp_path):
+    shoestring.notebook("temporal", out=tmp_path / "out")
+    (_, online), constraints = install(tmp_path / "out", {"torch": "2.5.0"})
+    assert constraints == ["torch==2.5.0"] and online[-1].endswith(".whl[temporal]")
 
 
 def test_install_cell_on_colab(install, tmp_path):
     """Where no dataset is attached, nor any folder for one is there."""
     shoestring.notebook("temporal", "colab-t4", out=tmp_path / "out")
-    (_, offline), constraints = install(tmp_path / "out", {"torch": "2.11.0+cu128"})
+    _, constraints = install(tmp_path / "out", {"torch": "2.11.0+cu128"})
     assert constraints == ["torch==2.11.0+cu128", "torchmetrics==1.9.0", "lightning-utilities==0.15.3"]
-    assert "--find-links" not in offline
 
 
 def test_notebook_without_internet_has_the_wheels_as_a_dataset(install, tmp_path, monkeypatch):
@@ -153,7 +171,8 @@ def test_notebook_without_internet_has_the_wheels_as_a_dataset(install, tmp_path
     mounted.mkdir(parents=True)
     (out / "wheels" / "nupunkt.whl").rename(mounted / "nupunkt.whl")
     (_, offline), constraints = install(out, {"torch": "2.10.0"})
-    assert offline[-2:] == ["--find-links", str(mounted)] and constraints == ["torch==2.10.0", "nupunkt==0.8.0"]
+    assert offline[-3:] == ["--find-links", str(mounted), "nupunkt==0.8.0"] and "--no-index" in offline
+    assert not constraints
 
 
 def test_notebook_without_internet_is_refused_without_wheels_and_on_colab(tmp_path, monkeypatch):

@@ -46,6 +46,16 @@ def is_here(name, minimum):
     return numbers[0] >= numbers[1]
 
 
+def lacking():
+    """Return what is absent or too old here: of what Shoestring requires, and of what the image lacked."""
+    required = [(name, minimum) for name, minimum, _ in LACKS]
+    for text in importlib.metadata.requires("shoestring"):
+        parts = re.match(r"([\\w.-]+)(?:[^;]*?>=([\\d.]+))?(?:.*extra == .([\\w-]+))?", text)
+        if parts[3] is None or parts[3] in EXTRAS:
+            required.append((parts[1], parts[2] or ""))
+    return [name for name, minimum in required if not is_here(name, minimum)]
+
+
 def wheel_folders():
     folder = Path(os.environ.get("SHOESTRING_KAGGLE_ROOT", "/kaggle"), "input")
     places = [place for pattern in (WHEELS, f"datasets/*/{{WHEELS}}") for place in folder.glob(pattern)]
@@ -65,17 +75,20 @@ def install():
         with tarfile.open(fileobj=io.BytesIO(lzma.decompress(content))) as files, zipfile.ZipFile(wheel, "w") as target:
             for member in files:
                 target.writestr(member.name, files.extractfile(member).read())
-        # The machine's own torch stays: another one would be gigabytes, and perhaps for another driver.
-        pins = [f"torch=={{importlib.metadata.version('torch')}}"]
-        pins += [f"{{name}}=={{tested}}" for name, minimum, tested in LACKS if tested and not is_here(name, minimum)]
-        constraints = Path(folder, "constraints.txt")
-        constraints.write_text("\\n".join(pins))
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*pip, "--no-deps", "--no-index", "--force-reinstall", str(wheel)], check=True)
-        pip += ["--constraint", str(constraints), f"{{wheel}}[{{EXTRAS}}]" if EXTRAS else str(wheel)]
-        offline = ["--no-index", *(text for place in wheel_folders() for text in ("--find-links", str(place)))]
-        if subprocess.run([*pip, *offline], capture_output=True).returncode:
-            subprocess.run(pip, check=True)
+        importlib.invalidate_caches()
+        pins = [f"{{name}}=={{tested}}" for name, minimum, tested in LACKS if tested and not is_here(name, minimum)]
+        links = [text for place in wheel_folders() for text in ("--find-links", str(place))]
+        if pins and links:
+            subprocess.run([*pip, "--no-deps", "--no-index", *links, *pins])
+            importlib.invalidate_caches()
+        if lacking():
+            # The machine's own torch stays: another one would be gigabytes, and perhaps for another driver.
+            constraints = Path(folder, "constraints.txt")
+            constraints.write_text("\\n".join([f"torch=={{importlib.metadata.version('torch')}}", *pins]))
+            needs = f"{{wheel}}[{{','.join(EXTRAS)}}]" if EXTRAS else str(wheel)
+            subprocess.run([*pip, "--constraint", str(constraints), needs], check=True)
     importlib.invalidate_caches()
     (Path(importlib.util.find_spec("shoestring").origin).parent / ".installed-from").write_text(DIGEST)
 
@@ -97,7 +110,7 @@ def install_cell(extras: Iterable[str], lacks: Iterable[LackingPackage], dataset
     return _PROGRAM.format(
         version=__version__,
         digest=hashlib.sha256(content).hexdigest(),
-        extras=",".join(sorted(extras)),
+        extras=sorted(extras),
         lacks=[(package.name, package.minimum, package.version) for package in lacks],
         dataset=dataset,
         text="\n".join(textwrap.wrap(text, 20_000)),
