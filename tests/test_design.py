@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from docs.generate.packages import layers
 
 from shoestring import cli
 
@@ -53,18 +54,42 @@ def test_call_stack_of_an_update(tmp_path, monkeypatch):
     assert calls == described
 
 
-PAGES = ["design", "claims", "guides/data", "guides/own_loop", *(f"explanation/{page.stem}" for page in EXPLANATION)]
+PAGES = ["docs/design.md", "docs/log.md", "docs/claims.md", "docs/guides/data.md", "docs/guides/own_loop.md"]
+PAGES += ["CONTRIBUTING.md", *(f"docs/explanation/{page.name}" for page in EXPLANATION)]
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_modules_named_in_documents_exist(page):
-    text = (ROOT / "docs" / f"{page}.md").read_text()
-    for path in re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.py)`", text):
+def test_modules_and_tests_named_in_documents_exist(page):
+    text = (ROOT / page).read_text()
+    for path in re.findall(r"`((?:[a-z_0-9]+/)+[a-z_0-9]+\.py)`", text):
         assert (ROOT / path).exists() or (ROOT / "src" / "shoestring" / path).exists(), path
+    for folder in re.findall(r"`(tests(?:/[a-z_0-9]+)+)/?`", text):
+        assert (ROOT / folder).is_dir(), folder
 
 
-def test_all_packages_are_described():
+def test_all_packages_are_described_from_the_top_down():
     table = DESIGN.partition("| package | content |")[2].partition("\n\n")[0]
-    named = {name for row in re.findall(r"^\| `([a-z_ ]+)` \|", table, re.MULTILINE) for name in row.split()}
+    named = [name for row in re.findall(r"^\| `([a-z_ ]+)` \|", table, re.MULTILINE) for name in row.split()]
     there = {path.stem for path in (ROOT / "src" / "shoestring").iterdir() if path.suffix == ".py" or path.is_dir()}
-    assert there - {"__init__", "__main__", "__pycache__", "py"} == named
+    assert there - {"__init__", "__main__", "__pycache__", "py"} == set(named)
+    assert ["__main__", *named] == layers()
+
+
+def test_picture_has_every_package_once():
+    drawn = re.findall(r'class="package">([a-z_]+)<', (ROOT / "docs" / "images" / "packages.svg").read_text())
+    assert ["__main__", *drawn] == layers()
+    assert "](images/packages.svg)" in DESIGN
+
+
+def test_each_promise_has_tests():
+    table = DESIGN.partition("| promise | tests |")[2].partition("\n\n")[0]
+    rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", table, re.MULTILINE))
+    section = (ROOT / "README.md").read_text().partition("## What is promised")[2].partition("\n## ")[0]
+    promises = [name.lower() for name in re.findall(r"^\d\. \*\*([^*.]+)\.\*\*", section, re.MULTILINE)]
+    assert len(promises) > 5
+    assert set(promises) <= set(rows)
+    assert all("`tests/" in tests for tests in rows.values())
+
+
+def test_design_is_read_in_ten_minutes():
+    assert len(DESIGN.split()) < 2400

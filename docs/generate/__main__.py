@@ -1,44 +1,45 @@
-"""Write the reference pages that are made from the code: `python -m docs.generate` in the repository.
+"""Write what is made from the code, the reference pages and the picture of the packages: `python -m docs.generate`.
 
-`python -m docs.generate --check` writes nothing. If pages differ, it names them and ends with status 1.
+`python -m docs.generate --check` writes nothing. If files differ, it names them and ends with status 1.
 """
 
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from docs.generate import commands, events, json_answers, recipes, settings, targets
+from docs.generate import commands, events, json_answers, packages, recipes, settings, targets
 
-REFERENCE = Path(__file__).parents[1] / "reference"
+DOCS = Path(__file__).parents[1]
 PAGES: Mapping[str, Callable[[], str]] = {
-    "commands.md": commands.page,
-    "recipes.md": recipes.page,
-    "settings.md": settings.page,
-    "targets.md": targets.page,
-    "json.md": json_answers.page,
-    "events.md": events.page,
+    "reference/commands.md": commands.page,
+    "reference/recipes.md": recipes.page,
+    "reference/settings.md": settings.page,
+    "reference/targets.md": targets.page,
+    "reference/json.md": json_answers.page,
+    "reference/events.md": events.page,
+    "images/packages.svg": packages.picture,
 }
-"""The function that returns the text of each page, by the name of its file."""
+"""The function that returns the text of each file, by its path in `docs/`."""
 
 
 def differing() -> dict[str, str]:
-    """Return the text of each page that is missing or has another text."""
+    """Return the text of each file that is missing or has another text."""
     texts = {name: page() for name, page in PAGES.items()}
-    return {name: text for name, text in texts.items() if not _has_text(REFERENCE / name, text)}
+    return {name: text for name, text in texts.items() if not _has_text(DOCS / name, text)}
 
 
 def main(arguments: list[str]) -> int:
-    """Write the pages, or check them with `--check`; return the exit status."""
+    """Write the files, or check them with `--check`; return the exit status."""
     if arguments not in ([], ["--check"]):
         print("usage: python -m docs.generate [--check]", file=sys.stderr)
         return 2
     pages = differing()
     for name, text in pages.items():
         if arguments:
-            print(f"docs/reference/{name} differs from the code: run python -m docs.generate", file=sys.stderr)
+            print(f"docs/{name} differs from the code: run python -m docs.generate", file=sys.stderr)
         else:
-            (REFERENCE / name).write_text(text, "utf-8")
-            print(f"docs/reference/{name}")
+            (DOCS / name).write_text(text, "utf-8")
+            print(f"docs/{name}")
     return 1 if arguments and pages else 0
 
 

@@ -49,8 +49,9 @@ def test_generated_pages_are_current(capsys):
 def test_a_changed_page_is_named(capsys, monkeypatch, tmp_path):
     shutil.copytree(REFERENCE, tmp_path / "reference")
     (tmp_path / "reference" / "events.md").write_text("Events")
-    monkeypatch.setattr(generate, "REFERENCE", tmp_path / "reference")
-    monkeypatch.setattr(generate, "PAGES", {name: generate.PAGES[name] for name in ("events.md", "settings.md")})
+    monkeypatch.setattr(generate, "DOCS", tmp_path)
+    names = ("reference/events.md", "reference/settings.md")
+    monkeypatch.setattr(generate, "PAGES", {name: generate.PAGES[name] for name in names})
     assert generate.main(["--check"]) == 1
     named = capsys.readouterr().err
     assert "events.md" in named and "settings.md" not in named

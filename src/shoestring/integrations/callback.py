@@ -1,4 +1,16 @@
-"""The callbacks through which a library's trainer calls the steps of training."""
+"""The callbacks through which a library's trainer calls the steps of training.
+
+| step of `train/steps.py` | where the engine's own loop calls it | where a library's trainer does |
+|---|---|---|
+| `begin` | `setup` | `on_train_begin`, when the number of updates is known |
+| `before_update` | the loop | `on_train_begin`, `end_update` |
+| `one_update` | the loop | the library makes the update |
+| `save_if_due` | the loop | `end_update` |
+| `return_to_checkpoint` | out-of-memory in the optimizer's step | out-of-memory anywhere in an update |
+
+The library logs and evaluates after its callbacks, so `end_update` waits for both: a checkpoint contains the log with
+what the library accumulates for its next entry, and a continued run ends with the log of an uninterrupted one.
+"""
 
 from __future__ import annotations
 

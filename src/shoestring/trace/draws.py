@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from shoestring.trace import bounds
@@ -51,11 +52,14 @@ class Draws:
                 self._drawn.setdefault(result, False)
         return result
 
-    def _largest_number(self, draw: Tensor) -> Tensor:
+    def _largest_number(self, draw: FakeTensor) -> Tensor:
         """Return the largest number of the type of `draw` that `torch.rand` returns, with a value known to torch."""
         largest = 1 - torch.finfo(draw.dtype).eps / 2
-        # The fake mode keeps the value of what `torch.tensor` creates on the CPU, and computes with it.
-        number = torch.tensor(largest, dtype=draw.dtype, device="cpu").reshape(draw.shape)
+        with unset_fake_temporarily():
+            value = torch.full(draw.shape, largest, dtype=draw.dtype, device="cpu")
+        # The fake mode keeps the value of a constant, as of what `torch.tensor` creates on the CPU, and computes with it.
+        # In this place `torch.tensor` itself has a value from torch 2.11 on alone.
+        number = draw.fake_mode.fake_tensor_converter.from_real_tensor(draw.fake_mode, value, make_constant=True)
         self._drawn[number] = True
         return number
 

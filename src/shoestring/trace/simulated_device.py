@@ -29,7 +29,8 @@ from shoestring.trace.places import is_own
 _REGISTER: Callable[..., None] | None = getattr(backend_registration, "_setup_privateuseone_for_python_backend", None)
 DEVICE, KEY = ("simulated", "PrivateUse1") if _REGISTER else ("cpu", "CPU")
 """The device's name and its dispatch key. Older torch versions (such as 2.6) cannot register a device from Python; with
-them, fake tensors on the CPU are used instead, with the same operators redirected."""
+them, fake tensors on the CPU are used instead, with the same operators redirected. Device and host are then the same:
+the step counters of AdamW count as device memory, and offload cannot be estimated."""
 
 _library = torch.library.Library("aten", "IMPL")
 

@@ -2,7 +2,8 @@
 
 Each shard's gradient is summed by itself, from random numbers and buffers that do not depend on other shards. Shards
 are added in a fixed binary tree, ((0 + 1) + (2 + 3)): first those of a process, then those of two processes at each
-level.
+level. An all-reduce of two is one addition, which has the same bits on every backend; a backend adds more than two in
+an order of its own.
 """
 
 from __future__ import annotations
