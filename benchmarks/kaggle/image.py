@@ -8,8 +8,8 @@
 The image is made of the environment that the tests run with: links to its packages, without those that the image lacks,
 and with those that it has in older versions, which pip installs. `shoestring kaggle start --no-internet` then sends
 wheels, downloaded for that Python, by the unpatched client to the loopback. The exit status is 0 if the run is
-finished, the session has installed exactly what the plan announced, and the image is as it was. A notebook installs into
-the image.
+finished, the session has installed exactly what the plan announced, and the image is as it was, except that a notebook
+installs into it.
 """
 
 import argparse
