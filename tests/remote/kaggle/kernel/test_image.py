@@ -25,7 +25,8 @@ TAGS = {
 }
 NEEDS = {"trl": ("datasets>=4.7.0", "pyarrow>=21.0.0"), "datasets": ("pyarrow>=21.0.0", "dill<0.4.2,>=0.3.0")}
 TRAINER = """
-import importlib.metadata, json, pathlib, sys
+import importlib.metadata, json, pathlib, shoestring, sys
+assert "site-packages" in shoestring.__file__, "dill takes it for the user's own module"
 run = pathlib.Path(sys.argv[sys.argv.index("--run") + 1])
 run.mkdir()
 versions = {name: importlib.metadata.version(name) for name in NAMES}

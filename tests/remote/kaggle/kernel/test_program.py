@@ -43,7 +43,7 @@ def program(first, tmp_path, monkeypatch):
     """The program as a module with a root of its own, in which Shoestring is installed and the first output mounted."""
     (tmp_path / "temp").mkdir()
     (tmp_path / "working").mkdir()
-    (tmp_path / "temp" / "site").symlink_to(first[0] / "temp" / "site")
+    (tmp_path / "temp" / "site-packages").symlink_to(first[0] / "temp" / "site-packages")
     shutil.copytree(first[0] / "working", tmp_path / "input" / "run-a")
     monkeypatch.setenv("SHOESTRING_KAGGLE_ROOT", str(tmp_path))
     yield importlib.reload(program_module)
@@ -237,7 +237,7 @@ def write_wheel(folder: Path, name: str, *requirements: str):
 
 @pytest.mark.filterwarnings("ignore:Setuptools is replacing distutils")  # importing pip does, after other tests
 def test_missing_requirements_come_from_the_package(program, tmp_path):
-    (program.TEMP / "site").unlink()
+    program.SITE.unlink()
     package = tmp_path / "input" / "package"
     package.mkdir()
     write_wheel(package, "shoestring", "numpy>=1", "needed>=1", "other; extra == 'temporal'", "no; extra == 'vqa'")
@@ -255,7 +255,7 @@ def test_missing_requirements_come_from_the_package(program, tmp_path):
 @pytest.mark.filterwarnings("ignore:Setuptools is replacing distutils")
 def test_what_the_image_has_in_a_sufficient_version_is_not_installed(program, tmp_path, monkeypatch):
     """The image may be newer than the wheels: they are for what it lacks or has in an older version."""
-    (program.TEMP / "site").unlink()
+    program.SITE.unlink()
     package, image = tmp_path / "input" / "package", tmp_path / "image"
     package.mkdir()
     image.mkdir()

@@ -34,7 +34,9 @@ from typing import Any
 
 ROOT = Path(os.environ.get("SHOESTRING_KAGGLE_ROOT", "/kaggle"))
 INPUT, WORKING, TEMP = ROOT / "input", ROOT / "working", ROOT / "temp"
-RUN, SITE, RECIPE_FILES = WORKING / "run", TEMP / "site", TEMP / "recipe-files"
+RUN, RECIPE_FILES = WORKING / "run", TEMP / "recipe-files"
+# dill, which datasets uses, takes modules elsewhere for the user's own, saves them whole, and fails at pyarrow.
+SITE = TEMP / "site-packages"
 SESSION_FILE, LOG_FILE, PACKAGE_FILE = "shoestring-session.json", "shoestring.log", "shoestring-package.json"
 
 MIB = 2**20
