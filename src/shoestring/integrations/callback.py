@@ -59,7 +59,7 @@ class StepsCallback(TrainerCallback):
         if session.request.ranks.size > 1:
             model = self._trainer_session.state.model
             self._exchange = GradientExchange(model, session.request.ranks, session.request.device)
-        is_ended = self._trainer_session.state.is_ended
+        is_ended = self._trainer_session.state.is_ended(state.max_steps)
         self._trainer_session.state.load_restored()
         self._trainer_session.reports.begin(self._trainer)
         self._evaluations.begin()

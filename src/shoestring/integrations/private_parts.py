@@ -1,6 +1,7 @@
 """Uses of private attributes and methods of transformers' and TRL's trainers.
 
-Written for transformers 5.23 and TRL 1.16. For a version without them only public interfaces are used, which cost more.
+Written for transformers 4.56 to 5.23 and TRL 1.10 to 1.16. For a version without them only public interfaces are used,
+which cost more.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ STATE_FILE = "trainer_state.json"
 
 _METHODS = ("set_initial_training_values", "_load_from_checkpoint", "_get_train_sampler", "_maybe_log_save_evaluate")
 _SUM_OF_LOSSES = "_tr_loss"
-"""A tensor: the sum of the losses since the last log. In transformers 4 it is a variable of a method, out of reach."""
+"""A tensor: the sum of the losses since the last log. Before transformers 5.2 it is a variable of the training loop."""
 _LOSSES = ("_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step")
 """The numbers that belong to that sum: the losses already logged, and the updates over which means are computed."""
 _COUNTS = ("current_flos", "_total_train_tokens", "entropy_coef", "_last_world_entropy")
@@ -44,6 +45,7 @@ def make_resuming_class(base: Any) -> Any:
     """
     if not has_private_parts(base):
         return base
+    base = base if hasattr(base, "_run_epoch") else _make_class_of_parts(base)
 
     class Resuming(base):  # type: ignore[misc]
         max_updates: int | None = None
@@ -87,8 +89,57 @@ def make_resuming_class(base: Any) -> Any:
     return Resuming
 
 
+def _make_class_of_parts(base: Any) -> Any:
+    """Return a subclass of `base`, whose training loop is one method, with the parts that later versions have.
+
+    Before transformers 5.2, `_inner_training_loop` has neither `_run_epoch` nor `_finalize_training`, and the sum of the
+    losses since the last log is its variable `tr_loss`.
+    """
+
+    class OfParts(base):  # type: ignore[misc]
+        def set_initial_training_values(self, *args: Any, **kwargs: Any) -> Any:
+            """Begin the sum of the losses, which is restored after this; of a run that has ended, train no epoch."""
+            self._tr_loss, self._is_sum_restored = torch.tensor(0.0, device=self.args.device), False
+            epochs, *others = super().set_initial_training_values(*args, **kwargs)
+            self._epochs, self._is_ended = epochs, self.is_run_ended(total_updates=others[-1])
+            return (0 if self._is_ended else epochs, *others)
+
+        def end_restoring(self) -> None:
+            """Add the restored sum to those logged, for a run that has ended: it has no first microbatch."""
+            if self._is_ended:
+                self._total_loss_scalar += self._tr_loss.item()
+
+        def training_step(self, *args: Any, **kwargs: Any) -> Any:
+            """Return the loss of a microbatch; that of the first has the restored sum, because the loop's own is 0."""
+            loss = super().training_step(*args, **kwargs)
+            if self._is_sum_restored or not bool(torch.isfinite(loss)):
+                return loss
+            self._is_sum_restored = True
+            return loss + self._tr_loss
+
+        def _maybe_log_save_evaluate(self, tr_loss: Any, *args: Any, **kwargs: Any) -> None:
+            if self._is_sum_restored:
+                self._tr_loss = tr_loss
+            super()._maybe_log_save_evaluate(tr_loss, *args, **kwargs)
+
+        def log(self, logs: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+            if "train_runtime" in logs:  # the summary of training, the library's last log
+                self.state.num_train_epochs, self._summary = self._epochs, logs
+                self._finalize_training(None, None, None)
+            super().log(logs, *args, **kwargs)
+
+        def _finalize_training(self, _trial: Any, _num_train_samples: Any, start_time: Any) -> None:
+            """Let the summary's speeds be those of the time since `start_time`."""
+            seconds, session_seconds = time.time() - start_time, self._summary["train_runtime"]
+            self._summary["train_runtime"] = round(seconds, 4)
+            for name in {"train_samples_per_second", "train_steps_per_second"} & self._summary.keys():
+                self._summary[name] = round(self._summary[name] * session_seconds / seconds, 3)
+
+    return OfParts
+
+
 def loss_since_log(trainer: Any) -> tuple[float, int] | None:
-    """Return the sum of the losses since the trainer's last log, and its updates; None for transformers 4."""
+    """Return the sum of the losses since the trainer's last log, and its updates; None if the sum is out of reach."""
     if not hasattr(trainer, _SUM_OF_LOSSES):
         return None
     return float(getattr(trainer, _SUM_OF_LOSSES)), trainer.state.global_step - trainer._globalstep_last_logged
@@ -96,6 +147,8 @@ def loss_since_log(trainer: Any) -> tuple[float, int] | None:
 
 def write_resume_folder(folder: Path, trainer: Any, state: Mapping[str, Any]) -> None:
     """Write the files to `folder` that `trainer.train(resume_from_checkpoint=folder)` requires."""
+    # Before transformers 5.2 the batch size of the folder is taken, which may be that before an out-of-memory error.
+    state = {**state, "train_batch_size": trainer.args.train_batch_size}
     (folder / STATE_FILE).write_text(json.dumps(state), encoding="utf-8")
     if not has_private_parts(type(trainer)):
         trainer.save_model(str(folder))  # the library loads these, before the checkpoint's weights are restored
@@ -124,6 +177,8 @@ def restore_accumulated(trainer: Any, saved: Mapping[str, Any]) -> None:
             setattr(trainer, name, numbers[name])
     for name, values in saved.get("metrics", {}).items() if hasattr(trainer, "_metrics") else ():
         trainer._metrics["train"][name] = list(values)
+    if hasattr(trainer, "end_restoring"):
+        trainer.end_restoring()
 
 
 def _accumulated_names(trainer: Any) -> set[str]:

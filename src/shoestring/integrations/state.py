@@ -148,13 +148,12 @@ class LibraryState:
         """Leave out of checkpoints what the trainer logs from now on. Call it after the session's last update."""
         self.final_log = self._pack_log()
 
-    @property
-    def is_ended(self) -> bool:
-        """Whether the restored run has ended: all its updates are made, or one of its callbacks has ended it."""
+    def is_ended(self, total_updates: int) -> bool:
+        """Return whether the restored run has ended: all updates are made, or one of its callbacks has ended it."""
         saved = self.restored.get("trainer", {})
         control = (saved.get("stateful_callbacks") or {}).get("TrainerControl", {})
         is_stopped = control.get("args", {}).get("should_training_stop", False)
-        return bool(is_stopped and saved["max_steps"] == self.trainer.state.max_steps)
+        return bool(is_stopped and saved["max_steps"] == total_updates)
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Store the sections until the trainer has created its optimizer; then `load_restored` loads them.
@@ -200,7 +199,7 @@ class LibraryState:
         except (RuntimeError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
             raise CheckpointError(f"the checkpoint cannot be restored: {type(error).__name__}: {error}") from error
         _restore_callbacks(trainer, saved["trainer"].get("stateful_callbacks") or {})
-        if self.is_ended:  # no update follows that would set the mode
+        if self.is_ended(trainer.state.max_steps):  # no update follows that would set the mode
             trainer.model.train(saved.get("log", {}).get("training", True))
         self.restored = {}
 

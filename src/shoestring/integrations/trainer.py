@@ -267,6 +267,9 @@ def _make_resumable_class(base: type[T], resumable: ResumableTrainer) -> type[T]
             self.steps_callback.end_microbatch()
             return loss
 
+        def is_run_ended(self, total_updates: int) -> bool:
+            return resumable.trainer_session.state.is_ended(total_updates)
+
         def save_run_checkpoint(self) -> None:
             self.steps_callback.request_save()
 
