@@ -7,7 +7,7 @@ VENV ?= $(if $(filter current,$(STACK)),.venv,.stacks/$(STACK))
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo demo-kaggle test lint types contract unit soak site docs-test benchmarks clean
+.PHONY: demo demo-kaggle test lint types contract unit soak site docs-test benchmarks release-check clean
 
 $(STAMP): pyproject.toml constraints/$(STACK).txt
 ifeq ($(STACK),current)
@@ -61,6 +61,10 @@ benchmarks: $(STAMP)
 # Every command and script of the documentation; `make test` executes the quick ones.
 docs-test: $(STAMP)
 	SHOESTRING_DOCS=1 $(BIN)/python -m pytest -n 2 tests/docs
+
+# Build the distributions into dist, and try the wheel in new environments, with torch and without it.
+release-check:
+	PYTHON=$(PYTHON) .github/check_release.sh dist
 
 clean:
 	rm -rf $(VENV) runs build

@@ -59,9 +59,8 @@ def _undefined(libraries: list[Path]) -> tuple[dict[str, dict[str, set[str]]], s
 def _compile(target: Path, versions: dict[str, set[str]], plain: set[str]) -> None:
     symbols = sorted(plain.union(*versions.values()))
     lines = [ANSWERS.get(symbol, f"long {symbol}() {{ return {INSUFFICIENT_DRIVER}; }}") for symbol in symbols]
-    script = [
-        f"{version} {{ {' '.join(f'{symbol};' for symbol in sorted(names))} }};" for version, names in versions.items()
-    ]
+    exported = {version: " ".join(f"{symbol};" for symbol in sorted(names)) for version, names in versions.items()}
+    script = [f"{version} {{ {symbols_text} }};" for version, symbols_text in exported.items()]
     with tempfile.TemporaryDirectory() as folder:
         source, version_script = Path(folder, "stub.c"), Path(folder, "versions")
         source.write_text("\n".join(lines) + "\n")

@@ -20,6 +20,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
@@ -27,8 +29,9 @@ from tests.loopback_kaggle import Loopback  # noqa: E402
 from tests.loopback_kaggle.machine import Machine  # noqa: E402
 
 from shoestring.hardware.images import IMAGES, image_answer  # noqa: E402
+from shoestring.packages.requirements import required  # noqa: E402
 from shoestring.recipe.finding import choose  # noqa: E402
-from shoestring.recipe.requirements import normalized, required_extras, required_packages  # noqa: E402
+from shoestring.recipe.requirements import required_extras  # noqa: E402
 
 IMAGE = IMAGES["kaggle"]
 LIST = """
@@ -43,7 +46,7 @@ def distributions(python: Path) -> list[tuple[str, str, Path, list[str]]]:
     """Return the packages of an environment: their names, versions, folders, and what of each folder is theirs."""
     output = subprocess.run([python, "-c", LIST], check=True, capture_output=True, text=True, cwd="/").stdout
     rows = (json.loads(line) for line in output.splitlines())
-    return [(normalized(name), version, Path(folder), first) for name, version, folder, first in rows]
+    return [(canonicalize_name(name), version, Path(folder), first) for name, version, folder, first in rows]
 
 
 def make_image(stack: Path, folder: Path) -> Path:
@@ -88,7 +91,7 @@ def by_kaggle_start(recipe: str, options: list[str], folder: Path, python: Path)
     files = sorted((folder / "run" / "kaggle").glob("session-*.json"))
     facts = json.loads(files[0].read_text())["facts"] if files else {"python": "none", "brought": {}}
     print(f"# The session had Python {facts['python']}.")
-    installed = {f"{normalized(name)}=={version}" for name, version in facts["brought"].items()}
+    installed = {f"{canonicalize_name(name)}=={version}" for name, version in facts["brought"].items()}
     return log, installed, [f"kaggle start ended with exit status {status}"] if status else []
 
 
@@ -138,7 +141,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="a new folder for all files")
     arguments = parser.parse_args()
     loaded, _ = choose(arguments.recipe, dict(option.split("=", 1) for option in arguments.options))
-    answer = image_answer("kaggle", required_packages(required_extras(loaded)))
+    answer = image_answer("kaggle", required(required_extras(loaded)))
     assert answer is not None
     options = [text for option in arguments.options for text in ("--set", option)]
     with tempfile.TemporaryDirectory(prefix="kaggle-image-") as name:

@@ -4,8 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from shoestring.check import requirements
-from shoestring.check.facts import Input, Package, RunLock
+from shoestring.check.facts import Input, RunLock
 from shoestring.hardware.targets import known
+from shoestring.packages.requirements import Package
 from tests.check.sample_facts import HOST, finding_named, make_facts
 
 DATA = Input(
@@ -18,15 +19,15 @@ NO_INTERNET = {"huggingface.co": "Name or service not known", "pypi.org": "no an
 
 
 def test_missing_and_outdated_packages_fail_with_a_hint():
-    torch = Package(name="torch", minimum="2.6", installed="2.5.1+cu121")
+    torch = Package(name="torch", minimum="2.6", below="3", installed="2.5.1+cu121")
     peft = Package(name="peft", minimum="0.15", installed="", extra="chart")
     finding = finding_named("packages", make_facts(packages=(torch, peft)))
     assert finding.status == "fail"
-    assert (
-        "torch is 2.5.1+cu121, but 2.6 or later is required" in finding.message
-        and "peft is not installed" in finding.message
-    )
-    assert "shoestring[chart]" in finding.hint
+    assert "torch 2.5.1+cu121 is too old (required: torch>=2.6,<3)" in finding.message
+    assert "peft is not installed" in finding.message
+    assert finding.hint.startswith("pip install 'torch>=2.6,<3' 'peft>=0.15'")
+    assert finding_named("packages", make_facts(packages=(replace(torch, installed="3.0"),))).status == "fail"
+    assert "[chart]" in finding_named("packages", make_facts(packages=(peft,))).hint
     assert "--no-index" in finding_named("packages", make_facts(packages=(peft,), internet=NO_INTERNET)).hint
 
 
@@ -51,7 +52,11 @@ def test_untested_versions_are_a_warning():
     assert finding_named("versions", make_facts()).status == "pass"
     untested = Package(name="torch", minimum="2.6", installed="2.14.0")
     finding = finding_named("versions", make_facts(packages=(untested,)))
-    assert (finding.status, "torch 2.14.0 (tested: 2.13.0)" in finding.message) == ("warn", True)
+    assert finding.status == "warn"
+    assert "torch 2.14.0 (tested: 2.6.0, 2.10.0, 2.11.0, 2.13.0)" in finding.message
+    assert finding.hint.endswith("pip install torch==2.13.0")
+    of_kaggle = Package(name="torch", minimum="2.6", installed="2.10.0+cu128")
+    assert finding_named("versions", make_facts(packages=(of_kaggle,))).status == "pass"
 
 
 def test_moved_input_is_suggested_in_the_hint():

@@ -18,9 +18,9 @@ from docs.generate.json_answers import ANSWERS, keys_of
 import shoestring
 from shoestring import cli, errors, pieces
 from shoestring.check import preflight, trial_findings
-from shoestring.check.facts import Package
 from shoestring.hardware.catalog import DEVICES, Target
 from shoestring.monitor.event_kinds import EVENT_KINDS, EVERY
+from shoestring.packages.requirements import Package
 from shoestring.renamed import ATTRIBUTES
 from shoestring.session.directory import RunDirectory
 from tests.check.sample_facts import make_facts

@@ -5,7 +5,7 @@ import zipfile
 import pytest
 
 from shoestring.hardware.images import BroughtPackage, Image, ImageAnswer, lacks
-from shoestring.recipe.requirements import parse_requirement
+from shoestring.packages.requirements import Package
 from shoestring.remote.wheels import cached_wheels, download_wheels
 
 
@@ -34,16 +34,16 @@ def write_wheel(folder, name, version, tag="py3-none-any", python=">=3"):
     return path
 
 
-def answer_for(*requirements, python="3.12", **brought):
+def answer_for(*names, python="3.12", **brought):
     image = Image(
         platform="kaggle", title="An image", python=python, date="2026-01-01", sources=(), packages={},
         brought={name: BroughtPackage(version=version) for name, version in brought.items()},
     )  # fmt: skip
-    return ImageAnswer(image=image, lacks=lacks(image, [parse_requirement(text) for text in requirements]))
+    return ImageAnswer(image=image, lacks=lacks(image, [Package(name=name) for name in names]))
 
 
 def test_wheels_are_downloaded_once_and_a_missing_one_is_a_problem(index):
-    answer = answer_for("nothing>=1", "gguf>=0.17", gguf="0.18", nothing="1.0")
+    answer = answer_for("nothing", "gguf", gguf="0.18", nothing="1.0")
     path = write_wheel(index, "gguf", "0.18")
     write_wheel(index, "gguf", "0.19")
     assert cached_wheels(answer) == {}

@@ -4,12 +4,13 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from shoestring.check import build, disk, host, inputs, network, packages, run_lock
+from shoestring.check import build, disk, host, inputs, network, run_lock
 from shoestring.check.facts import Facts
 from shoestring.errors import RunError
 from shoestring.hardware import probe, targets
 from shoestring.hardware.catalog import Target
 from shoestring.hardware.occupancy import Driver, occupancy
+from shoestring.packages.requirements import required
 from shoestring.recipe.finding import HUGGING_FACE
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.requirements import required_extras
@@ -42,7 +43,7 @@ def collect_facts(on: str, run: Path, loaded: LoadedRecipe | None = None) -> Fac
             internet=pending_hosts.result(),
             mounted=inputs.mounted_data_sets(),
             inputs=recipe_inputs,
-            packages=packages.required_packages(required_extras(loaded) if loaded else ()),
+            packages=required(required_extras(loaded) if loaded else ()),
             recipe=loaded.name if loaded else "",
             needs_hub=bool(loaded) and _is_hub_model(loaded),
             run_lock=run_lock.inspect_lock(run),

@@ -8,10 +8,10 @@ brought is of the version that the tests run with beside the image's packages (`
 
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from shoestring.recipe.requirements import Requirement, parse_requirement, parse_version
+from shoestring.packages.requirements import Package, parse_version
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +19,8 @@ class BroughtPackage:
     """A package that a session gets if its recipe needs it and its image lacks it."""
 
     version: str
-    needs: tuple[str, ...] = ()
-    """Of its own requirements, those that an image may lack."""
+    needs: Mapping[str, str] = field(default_factory=dict)
+    """Of its own requirements, those that an image may lack, each with the oldest version that is enough."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +51,10 @@ class LackingPackage:
     """The name of the package."""
     minimum: str
     """The oldest version that is enough; empty for any."""
+    below: str
+    """The first version that is too new; empty if none is known."""
     installed: str
-    """The version that the image has, which is too old; empty if it has none."""
+    """The version that the image has, which is too old or too new; empty if it has none."""
     version: str
     """The version to bring; empty if none was tested."""
     required_by: tuple[str, ...]
@@ -61,9 +63,12 @@ class LackingPackage:
     @property
     def pin(self) -> str:
         """The package as pip takes it, in the version to bring."""
-        if self.version:
-            return f"{self.name}=={self.version}"
-        return f"{self.name}>={self.minimum}" if self.minimum else self.name
+        return f"{self.name}=={self.version}" if self.version else self.requirement
+
+    @property
+    def requirement(self) -> str:
+        """What is required, as pip takes it."""
+        return Package(name=self.name, minimum=self.minimum, below=self.below).requirement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +89,7 @@ class ImageAnswer:
         """What is lacking and who brings it, as a sentence."""
         if not self.lacks:
             return f"{self.image.title} of {self.image.date} has all packages"
-        names = ", ".join(
-            f"{package.name}>={package.minimum}" if package.installed else package.name for package in self.lacks
-        )
+        names = ", ".join(package.requirement if package.installed else package.name for package in self.lacks)
         bring = "kaggle start and the notebook bring" if self.image.platform == "kaggle" else "the notebook brings"
         them = "it" if len(self.lacks) == 1 else "them"
         return f"{self.image.title} of {self.image.date} lacks {names}: {bring} {them}; by hand: {self.command}"
@@ -102,7 +105,8 @@ class ImageAnswer:
             lacks (list of objects): what is required and absent or too old
             lacks.name (text): the name of the package
             lacks.minimum (text): the oldest version that is enough; empty for any
-            lacks.installed (text): the version that the image has, which is too old; empty if it has none
+            lacks.below (text): the first version that is too new; empty if none is known
+            lacks.installed (text): the version that the image has, which is too old or too new; empty if it has none
             lacks.version (text): the version that `kaggle start` and notebooks bring; empty if none was tested
             lacks.required_by (list of texts): an extra of Shoestring in brackets, or another package that is brought
             command (text): what to type to install it by hand; empty if nothing is lacking
@@ -116,6 +120,7 @@ class ImageAnswer:
                 {
                     "name": package.name,
                     "minimum": package.minimum,
+                    "below": package.below,
                     "installed": package.installed,
                     "version": package.version,
                     "required_by": list(package.required_by),
@@ -128,11 +133,11 @@ class ImageAnswer:
 
 _BROUGHT = {
     "bitsandbytes": BroughtPackage(version="0.50.2"),
-    "datasets": BroughtPackage(version="5.0.1", needs=("pyarrow>=21.0.0",)),
+    "datasets": BroughtPackage(version="5.0.1", needs={"pyarrow": "21.0.0"}),
     "gguf": BroughtPackage(version="0.19.0"),
     "nupunkt": BroughtPackage(version="0.8.0"),
     "pyarrow": BroughtPackage(version="26.0.1"),
-    "trl": BroughtPackage(version="1.16.0", needs=("datasets>=4.7.0", "pyarrow>=21.0.0")),
+    "trl": BroughtPackage(version="1.16.0", needs={"datasets": "4.7.0", "pyarrow": "21.0.0"}),
 }
 """What both images get."""
 
@@ -173,55 +178,54 @@ IMAGES: Mapping[str, Image] = {image.platform: image for image in (
             **_BROUGHT,
             "imagecodecs": BroughtPackage(version="2026.10.10"),
             "lightning-utilities": BroughtPackage(version="0.15.3"),
-            "torchmetrics": BroughtPackage(version="1.9.0", needs=("lightning-utilities>=0.15.3",)),
+            "torchmetrics": BroughtPackage(version="1.9.0", needs={"lightning-utilities": "0.15.3"}),
         },
     ),
 )}
 # fmt: on
 
 
-def lacks(image: Image, requirements: Iterable[Requirement]) -> tuple[LackingPackage, ...]:
-    """Return what is required and what an image does not have, with what that requires in turn.
+def lacks(image: Image, packages: Iterable[Package]) -> tuple[LackingPackage, ...]:
+    """Return which of the required `packages` an image does not have, with what those require in turn.
 
     In the order in which it was found: what a recipe requires itself comes before what that needs.
     """
-    pending = [(item, f"shoestring[{item.extra}]" if item.extra else "shoestring") for item in requirements]
-    minimums: dict[str, str] = {}
+    pending = [(package, f"shoestring[{package.extra}]" if package.extra else "shoestring") for package in packages]
+    found: dict[str, list[Package]] = {}
     required_by: dict[str, list[str]] = {}
     while pending:
-        requirement, by = pending.pop(0)
-        name = requirement.name
-        if has(image, requirement):
+        package, by = pending.pop(0)
+        name = package.name
+        if has(image, package) or name == "torch":
             continue
-        is_new = name not in minimums
-        minimums[name] = max(minimums.get(name, ""), requirement.minimum, key=parse_version)
+        if name not in found and name in image.brought:
+            needs = image.brought[name].needs.items()
+            pending += [(Package(name=other, minimum=minimum), name) for other, minimum in needs]
+        found.setdefault(name, []).append(package)
         required_by.setdefault(name, []).append(by)
-        brought = image.brought.get(name)
-        if is_new and brought:
-            pending += [(item, name) for text in brought.needs if (item := parse_requirement(text))]
     return tuple(
         LackingPackage(
             name=name,
-            minimum=minimum,
+            minimum=max((package.minimum for package in required), key=parse_version),
+            below=min((package.below for package in required if package.below), key=parse_version, default=""),
             installed=image.packages.get(name) or "",
             version=image.brought[name].version if name in image.brought else "",
             required_by=tuple(dict.fromkeys(required_by[name])),
         )
-        for name, minimum in minimums.items()
-        if name != "torch"
+        for name, required in found.items()
     )
 
 
-def has(image: Image, requirement: Requirement) -> bool:
-    """Return whether an image has a package in a sufficient version."""
-    if requirement.name not in image.packages:
+def has(image: Image, package: Package) -> bool:
+    """Return whether an image has a required package in a sufficient version."""
+    if package.name not in image.packages:
         return False
-    version = image.packages[requirement.name]
+    version = image.packages[package.name]
     # Of an unknown version, it was the newest when the image was built.
-    return version is None or parse_version(version) >= parse_version(requirement.minimum)
+    return version is None or not replace(package, installed=version, is_complete=True).problem
 
 
-def image_answer(platform: str, requirements: Iterable[Requirement]) -> ImageAnswer | None:
+def image_answer(platform: str, packages: Iterable[Package]) -> ImageAnswer | None:
     """Return what the image of a platform lacks; None for a platform whose image is unknown, or no platform."""
     image = IMAGES.get(platform)
-    return ImageAnswer(image=image, lacks=lacks(image, requirements)) if image else None
+    return ImageAnswer(image=image, lacks=lacks(image, packages)) if image else None

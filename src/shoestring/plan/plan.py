@@ -14,6 +14,7 @@ from shoestring.hardware.catalog import Target
 from shoestring.hardware.images import ImageAnswer, image_answer
 from shoestring.hardware.prices import Price, price
 from shoestring.hardware.probe import platform_here
+from shoestring.packages.requirements import required
 from shoestring.plan.advice import AdviceContext, advice
 from shoestring.plan.candidates import Candidate, Candidates
 from shoestring.plan.costs import PlannedDisk, PlannedHost, PlannedTime, planned_disk, planned_host, planned_time
@@ -28,7 +29,7 @@ from shoestring.plan.untraced import hinting_at_training
 from shoestring.plan.weight_type import with_weight_type
 from shoestring.recipe.contract import updates_per_epoch
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.recipe.requirements import required_extras, required_packages
+from shoestring.recipe.requirements import required_extras
 from shoestring.recipe.whole_batch import require_whole_batch
 from shoestring.renamed import instance_attributes_of
 from shoestring.settings import Settings
@@ -284,7 +285,7 @@ def _image(loaded: LoadedRecipe, target: Target) -> ImageAnswer | None:
     platform = target.platform
     if platform is None or platform.name == platform_here().name:
         return None
-    return image_answer(platform.name, required_packages(required_extras(loaded)))
+    return image_answer(platform.name, required(required_extras(loaded)))
 
 
 def _fallback_limits(loaded: LoadedRecipe, settings: Settings, facts: Facts, target: Target) -> fallbacks.Limits:

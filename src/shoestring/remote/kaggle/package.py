@@ -15,9 +15,10 @@ from shoestring.config import option_text
 from shoestring.errors import UsageError
 from shoestring.hardware.images import ImageAnswer, image_answer
 from shoestring.hardware.targets import find as find_target
+from shoestring.packages.requirements import required
 from shoestring.recipe.finding import BUILT_IN, HUGGING_FACE
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.recipe.requirements import required_extras, required_packages
+from shoestring.recipe.requirements import required_extras
 from shoestring.remote.kaggle.chain_file import ChainState, SessionRecord
 from shoestring.remote.kaggle.job import Job, kernel_metadata, session_config
 from shoestring.remote.kaggle.kernel.script import embedded, make_script
@@ -138,7 +139,7 @@ def lacking_packages(loaded: LoadedRecipe, on: str) -> ImageAnswer:
     """Return what the image of a machine of Kaggle lacks for a recipe with its options."""
     platform = find_target(on).platform
     assert platform is not None
-    answer = image_answer(platform.name, required_packages(required_extras(loaded)))
+    answer = image_answer(platform.name, required(required_extras(loaded)))
     assert answer is not None
     return answer
 

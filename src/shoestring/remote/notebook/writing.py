@@ -13,8 +13,9 @@ from shoestring.checkpoint.files import write_text
 from shoestring.errors import UsageError
 from shoestring.hardware.images import ImageAnswer, image_answer
 from shoestring.hardware.targets import find as find_target
+from shoestring.packages.requirements import required
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.recipe.requirements import required_extras, required_packages
+from shoestring.recipe.requirements import required_extras
 from shoestring.remote.kaggle.upload import dataset_metadata
 from shoestring.remote.notebook.carried import install_cell
 from shoestring.remote.notebook.cells import Cell, Platform, make_cells
@@ -76,7 +77,7 @@ def write_notebook(
     if loaded.source and separator:
         recipe += f":{class_name}"
     extras = required_extras(loaded)
-    answer = image_answer(platform, required_packages(extras))
+    answer = image_answer(platform, required(extras))
     assert answer is not None
     dataset = f"{_slug(loaded.name)}-wheels"
     install = install_cell(extras, answer.lacks, dataset)

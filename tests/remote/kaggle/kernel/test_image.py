@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from shoestring.hardware.images import IMAGES, lacks
-from shoestring.recipe.requirements import required_packages
+from shoestring.packages.requirements import required
 from tests.remote.kaggle.kernel.layout import list_package, make_config, run_session
 
 IMAGE = IMAGES["kaggle"]
@@ -70,10 +70,10 @@ def make_session(tmp_path):
             info = image / f"{name.replace('-', '_')}-{version}.dist-info"
             info.mkdir(parents=True)
             (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-        required = required_packages(extras)
-        lines = [f"{item.name}>={item.minimum or 0}; extra == '{item.extra or extras[0]}'" for item in required]
-        brought = lacks(IMAGE, required)
-        trainer = f"NAMES = {[item.name for item in (*required, *brought)]!r}\n{TRAINER}"
+        packages = required(extras)
+        lines = [f"{item.name}>={item.minimum or 0}; extra == '{item.extra or extras[0]}'" for item in packages]
+        brought = lacks(IMAGE, packages)
+        trainer = f"NAMES = {[item.name for item in (*packages, *brought)]!r}\n{TRAINER}"
         write_wheel(package, "shoestring", "1.0", lines, __init__="", __main__=trainer)
         for item in brought:
             write_wheel(package, item.name, item.version, NEEDS.get(item.name, ()), TAGS.get(item.name, "py3-none-any"))
