@@ -441,20 +441,28 @@ def replay(
 
 
 def notebook(
-    recipe: str, on: str = "kaggle-t4x2", *, out: str | Path, user: str = "USER", **values: object
+    recipe: str,
+    on: str = "kaggle-t4x2",
+    *,
+    out: str | Path,
+    user: str = "USER",
+    internet: bool = True,
+    **values: object,
 ) -> WrittenNotebook:
     """Write a notebook that trains a recipe on a machine of Kaggle or Colab, and the metadata to push it to Kaggle.
 
     The folder `out` gets `notebook.ipynb`, which carries Shoestring and the recipe's files, and `kernel-metadata.json`
-    for the account `user`.
+    for the account `user`. Without `internet`, for sessions of Kaggle that have none, it also gets `wheels`, a dataset
+    with the packages that Kaggle's image lacks.
 
-    Raises UsageError for an unknown target, files that exist, and a notebook that is too large for Kaggle.
+    Raises UsageError for an unknown target, files that exist, a notebook that is too large for Kaggle, and wheels that
+    cannot be downloaded.
     """
     from shoestring.recipe.finding import choose
     from shoestring.remote.notebook.writing import write_notebook
 
     loaded, _ = choose(recipe, values)
-    return write_notebook(loaded, values, on, _path(out), user)
+    return write_notebook(loaded, values, on, _path(out), user, internet=internet)
 
 
 def watch(run: str | Path, *, page: str | Path | None = None, every_seconds: float = 1.0) -> Iterator[View]:

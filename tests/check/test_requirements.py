@@ -5,6 +5,7 @@ from pathlib import Path
 
 from shoestring.check import requirements
 from shoestring.check.facts import Input, RunLock
+from shoestring.hardware.targets import known
 from shoestring.packages.requirements import Package
 from tests.check.sample_facts import HOST, finding_named, make_facts
 
@@ -28,6 +29,23 @@ def test_missing_and_outdated_packages_fail_with_a_hint():
     assert finding_named("packages", make_facts(packages=(replace(torch, installed="3.0"),))).status == "fail"
     assert "[chart]" in finding_named("packages", make_facts(packages=(peft,))).hint
     assert "--no-index" in finding_named("packages", make_facts(packages=(peft,), internet=NO_INTERNET)).hint
+
+
+def test_what_the_image_of_another_platform_lacks_is_said():
+    packages = (
+        Package(name="torch", minimum="2.6", installed="2.13.0"),
+        Package(name="trl", minimum="1.10", installed="1.16.0", extra="chart"),
+    )
+    facts = make_facts(packages=packages, platform=None)
+    finding = finding_named("image", facts)
+    assert finding.status == "pass"
+    assert "lacks trl, datasets>=4.7.0, pyarrow>=21.0.0: kaggle start and the notebook bring them;" in finding.message
+    assert finding.message.endswith("by hand: pip install trl==1.16.0 datasets==5.0.1 pyarrow==26.0.1")
+    complete = finding_named("image", replace(facts, packages=packages[:1]))
+    assert complete.message == "Kaggle's image of 2026-08-12 has all packages"
+    # In a session of the platform, and for a GPU without a platform, there is nothing to say.
+    assert requirements.check_image(make_facts(packages=packages)) is None
+    assert requirements.check_image(replace(facts, target=known()["t4"])) is None
 
 
 def test_untested_versions_are_a_warning():

@@ -3,6 +3,7 @@
 from shoestring.check.facts import Facts
 from shoestring.check.finding import Finding, failed, passed, warned
 from shoestring.check.network import HUB, PYPI
+from shoestring.hardware.images import ImageAnswer, image_answer
 from shoestring.packages.requirements import parse_version, remedy
 from shoestring.packages.tested import TESTED
 
@@ -19,6 +20,20 @@ def check_packages(facts: Facts) -> Finding | None:
         return warned("packages", "shoestring is not installed, so its requirements are unknown", "pip install .")
     requirer = f"shoestring and {facts.recipe} require" if facts.recipe else "shoestring requires"
     return passed("packages", f"all packages that {requirer} are installed")
+
+
+def image_of(facts: Facts) -> ImageAnswer | None:
+    """Return what the image of the target's platform lacks; None in its own sessions: `packages` says it there."""
+    platform = facts.target.platform
+    if platform is None or (facts.platform and facts.platform.name == platform.name):
+        return None
+    return image_answer(platform.name, facts.packages)
+
+
+def check_image(facts: Facts) -> Finding | None:
+    """Report what the image of the target's platform lacks. That is no warning: a session brings it."""
+    answer = image_of(facts)
+    return passed("image", answer.text) if answer else None
 
 
 def check_versions(facts: Facts) -> Finding | None:
