@@ -13,9 +13,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 INSUFFICIENT_DRIVER = 35  # cudaErrorInsufficientDriver
+MESSAGE = "CUDA driver version is insufficient for CUDA runtime version"
 ANSWERS = {
     "cudaDriverGetVersion": "int cudaDriverGetVersion(int *version) { *version = 0; return 0; }",
-    "cudaGetErrorString": 'const char *cudaGetErrorString(int error) { return "CUDA driver version is insufficient for CUDA runtime version"; }',
+    "cudaGetErrorString": f'const char *cudaGetErrorString(int error) {{ return "{MESSAGE}"; }}',
     "cudaGetErrorName": 'const char *cudaGetErrorName(int error) { return "cudaErrorInsufficientDriver"; }',
 }
 CUDA = re.compile(r"lib(cu|nv|nccl)")  # the names of its libraries
