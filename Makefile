@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 
 .PHONY: demo demo-kaggle test lint types contract unit soak site docs-test benchmarks release-check clean
 
-$(STAMP): pyproject.toml constraints/$(STACK).txt
+$(STAMP): pyproject.toml constraints/$(STACK).txt constraints/environment.sh constraints/stub_cuda.py
 ifeq ($(STACK),current)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints/current.txt --editable '.[all,dev]'
@@ -67,4 +67,4 @@ release-check:
 	PYTHON=$(PYTHON) .github/check_release.sh dist
 
 clean:
-	rm -rf $(VENV) runs build
+	rm -rf .venv .stacks runs build
