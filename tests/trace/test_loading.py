@@ -78,9 +78,22 @@ def test_packing_is_that_of_bitsandbytes(records: dict[str, Record]) -> None:
 
 
 def test_loading_is_that_of_transformers_and_peft(records: dict[str, Record]) -> None:
-    recorded = records["llama, transformers, recorded"]
+    recorded, simulated = records["llama, transformers, recorded"], records["llama, transformers, simulated"]
     assert len(recorded) > 80
-    assert recorded == records["llama, transformers, simulated"]
+    if not has_order_of_names():
+        # Other versions allocate and free the same, in another order.
+        recorded, simulated = sorted(recorded), sorted(simulated)
+    assert recorded == simulated
+
+
+def has_order_of_names() -> bool:
+    """Return whether transformers loads one weight after the other, in the order of their names, as 5.15 does.
+
+    5.0 packs all 4-bit weights before the others (`core_model_loading.py`, one set of names after another).
+    """
+    from importlib.metadata import version
+
+    return tuple(map(int, version("transformers").split(".")[:2])) >= (5, 15)
 
 
 # The rest runs in a process of its own, because the simulated device cannot be unregistered.
@@ -92,6 +105,7 @@ NEGLIGIBLE = 64
 def _records() -> Iterator[tuple[str, Record]]:
     import torch
     from torch import nn
+    from transformers import LlamaForCausalLM  # noqa: F401 - torch 2.6 cannot import it with the meta device
 
     from shoestring.recipe.options import Adaptation
     from shoestring.techniques import adapt

@@ -138,7 +138,7 @@ def _indexed_files(index: Path) -> list[Path]:
 
 
 def _read_file(file: Path, *, values: bool) -> dict[str, Tensor]:
-    """Return the tensors of one file by name; without their `values` they may be empty or undefined."""
+    """Return the tensors of one file by name; without their `values` they may be missing or on the meta device."""
     with _checkpoint_errors(file):
         with open_binary(file, max_bytes=None) as opened:  # a regular file: a pipe would block
             size = file.stat().st_size
@@ -151,7 +151,7 @@ def _read_file(file: Path, *, values: bool) -> dict[str, Tensor]:
             return dict(mapped) if values else {}
         if not is_zip and start != _LEGACY_START:
             raise ValueError("it is neither safetensors nor a file of torch.save")
-        state = _unwrap(_unpickle(file, values=values, is_mapped=is_zip and values))
+        state = _unwrap(_unpickle(file, values=values, is_mapped=is_zip))
         for name, tensor in state.items():
             if tensor.layout != torch.strided or tensor.numel() * tensor.element_size() > size:
                 raise ValueError(f"{name} is not an ordinary tensor of the file's size")
@@ -172,10 +172,9 @@ def _unpickle(file: Path, *, values: bool, is_mapped: bool) -> Any:
     """Return what torch's reader of tensors makes of a file."""
     ignored: Any = [(_Ignored, name) for name in _NUMPY]
     with torch.serialization.safe_globals(ignored):
-        if values:
-            return torch.load(file, map_location="cpu", weights_only=True, mmap=is_mapped)
-        with torch.serialization.skip_data():
-            return torch.load(file, map_location="cpu", weights_only=True)
+        # Not `skip_data`, with which torch 2.6 cannot load.
+        location = "cpu" if values else "meta"
+        return torch.load(file, map_location=location, weights_only=True, mmap=is_mapped)
 
 
 def _unwrap(content: Any) -> dict[str, Tensor]:

@@ -194,7 +194,7 @@ def weights_to_save(model: nn.Module) -> dict[str, Tensor]:
 def _without_requests(peft_model: Any) -> Iterator[None]:
     """Let peft not look for the base model's config on the hub, nor warn that it is not there, while weights are saved.
 
-    It compares the sizes of the vocabularies; from peft 0.20 on it looks only if the base model has a name.
+    It compares the sizes of the vocabularies; before peft 0.21 it looks even if the base model has no name.
     """
     config = peft_model.peft_config[peft_model.active_adapter]
     name = config.base_model_name_or_path

@@ -118,8 +118,28 @@ def _load_compiler() -> Any:
     if isinstance(stand_in, _Compiler):
         del sys.modules[COMPILER], sys.modules[_SOURCE], torch._dynamo
         stand_in.forget_functions()
+        _execute_compiler(stand_in.config)
         copy_determinism_to_compiler()
     return importlib.import_module(COMPILER)
+
+
+def _execute_compiler(config: types.ModuleType) -> None:
+    """Import the compiler with settings that are already loaded."""
+    spec = importlib.util.find_spec(COMPILER)
+    assert spec and spec.loader
+    package: Any = torch
+    compiler: Any = importlib.util.module_from_spec(spec)
+    # An import does not add a module that is already loaded to its package, and torch 2.6 reads it there.
+    compiler.config = config
+    sys.modules[COMPILER] = package._dynamo = compiler
+    try:
+        # torch 2.6 computes with a few tensors while it loads, which fails on the meta device, where models are built.
+        with torch.device("cpu"):
+            spec.loader.exec_module(compiler)
+    except BaseException:
+        sys.modules.pop(COMPILER, None)
+        del package._dynamo
+        raise
 
 
 def copy_determinism_to_compiler() -> None:

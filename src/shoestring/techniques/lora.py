@@ -60,9 +60,16 @@ def with_adapters(base: nn.Module, adaptation: Adaptation) -> nn.Module:
     with warnings.catch_warnings():
         # peft uses a name that newer versions of transformers deprecate.
         warnings.simplefilter("ignore", FutureWarning)
+        if not _has_tied_weights(base):
+            # peft 0.19 warns about every model whose class can tie weights.
+            warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True`", UserWarning)
         untyped_base: Any = base
         adapted: nn.Module = get_peft_model(untyped_base, adapters)
     return adapted
+
+
+def _has_tied_weights(model: nn.Module) -> bool:
+    return len(list(model.parameters())) < len(list(model.named_parameters(remove_duplicate=False)))
 
 
 def _find_targets(base: nn.Module, setting: str) -> list[str]:

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from shoestring.settings import MemoryFormat
 from shoestring.techniques import memory_format, nested, trees
-from shoestring.trace import fake
+from shoestring.trace import fake, tied_weights
 from shoestring.trace.places import is_own
 
 _REGISTER: Callable[..., None] | None = getattr(backend_registration, "_setup_privateuseone_for_python_backend", None)
@@ -104,10 +104,12 @@ def build(build_model: Callable[[], nn.Module]) -> nn.Module:
     """Build the model on the meta device if its code permits that, otherwise with real tensors on the CPU."""
     try:
         with torch.device("meta"):
-            return build_model().train()
+            model = build_model().train()
     except (NotImplementedError, RuntimeError, TypeError, ValueError):
         # Initialization that reads values (`.item()`, numpy) needs real tensors.
         return build_model().train()
+    tied_weights.tie(model)
+    return model
 
 
 def allocate_like(tensor: Tensor) -> Tensor:

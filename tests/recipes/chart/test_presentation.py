@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 
 from shoestring.errors import DataError
 from shoestring.recipes.chart import IMAGE_TOKENS, Chart, Options
 from shoestring.recipes.chart.data import read_parts
 from shoestring.recipes.chart.policy import SIZES
 from shoestring.recipes.chart.presentation import TOKEN_SIDE, Presentation
+from shoestring.recipes.huggingface import versions
 
 SIDES = st.integers(4, 1500)
 
@@ -20,7 +20,7 @@ SIDES = st.integers(4, 1500)
 def guide_size(width, height):
     """Return the size in the guide's run: the area of 320 tokens (its `_resize_up`), then the processor's defaults."""
     scale = (320 * 28 * 28 / (width * height)) ** 0.5
-    rows, columns = smart_resize(int(height * scale), int(width * scale))
+    rows, columns = versions.resize_for_qwen(int(height * scale), int(width * scale))
     return columns, rows
 
 
@@ -62,7 +62,7 @@ def test_the_processor_leaves_fitted_images_as_they_are(tmp_path):
     recipe = Chart(Options(size="tiny", keep_aspect=True, data=folder))
     charts = recipe.whole()
     images = recipe._processor(charts).image_processor
-    assert isinstance(images, Qwen2VLImageProcessorPil)
+    assert isinstance(images, versions.image_processor_class())
     sizes = [charts[index]["image"].size for index in range(4)]
     grids = images(images=[charts[index]["image"] for index in range(4)], return_tensors="pt")["image_grid_thw"]
     assert [(columns * 14, rows * 14) for _, rows, columns in grids.tolist()] == sizes

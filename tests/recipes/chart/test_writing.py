@@ -4,13 +4,15 @@ import warnings
 
 import pytest
 import torch
+import transformers
 from peft import get_peft_model
 from torch.nn import functional
 
 from shoestring.recipes.chart import Chart, Options, building, training
 from shoestring.recipes.chart.policy import SIZES, lora_config
-from shoestring.recipes.chart.processing import build_processor
+from shoestring.recipes.chart.processing import build_processor, encode_prompts
 from shoestring.recipes.chart.writing import generate, unique_prompts
+from shoestring.recipes.huggingface import versions
 
 LENGTH, IMAGE = 12, SIZES["tiny"].image_token
 
@@ -33,11 +35,8 @@ def prompted_policy():
         rows, ("", "", " Quickly!", " Tell me, please.", " Tell me, please.", " Again."), strict=True
     ):
         row["prompt"][1]["content"] += suffix
-    inputs = build_processor(tokenizer, SIZES["tiny"].tokens).apply_chat_template(
-        conversation=[training.conversation(row) for row in rows],
-        add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt",
-        processor_kwargs={"padding": True},
-    )  # fmt: skip
+    processor = build_processor(tokenizer, SIZES["tiny"].tokens)
+    inputs = encode_prompts(processor, [training.conversation(row) for row in rows])
     return policy, tokenizer, inputs
 
 
@@ -61,12 +60,23 @@ def run_transformers(prompted_policy, *, do_sample):
     return tokens[:, inputs["input_ids"].shape[1] :]
 
 
+def comparable_rows(inputs):
+    """Return the rows for which transformers' `generate` counts the positions of tokens after the prompt as it should.
+
+    4.56 counts those of padded prompts from a smaller number: it adds `rope_deltas`, which are relative to the length
+    with padding, to positions without (`Qwen2_5_VLForConditionalGeneration.prepare_inputs_for_generation`).
+    """
+    is_complete = inputs["attention_mask"].all(dim=1)
+    return is_complete if transformers.__version__.startswith("4.") else torch.ones_like(is_complete)
+
+
 @pytest.mark.parametrize("do_sample", [False, True])
 def test_tokens_match_transformers_generate(prompted_policy, do_sample):
     assert not prompted_policy[2]["attention_mask"].all()  # some prompts are padded
     expected = run_transformers(prompted_policy, do_sample=do_sample)
     assert len(set(map(tuple, expected.tolist()))) >= 4
-    assert torch.equal(run_ours(prompted_policy, do_sample=do_sample), expected)
+    rows = comparable_rows(prompted_policy[2])
+    assert rows.any() and torch.equal(run_ours(prompted_policy, do_sample=do_sample)[rows], expected[rows])
 
 
 def test_tokens_match_without_padding(prompted_policy):
@@ -77,8 +87,9 @@ def test_tokens_match_without_padding(prompted_policy):
     for name in ("input_ids", "attention_mask"):
         rows[name] = rows[name][:, padding:]
     assert rows["attention_mask"].all()
-    expected = run_ours(prompted_policy, do_sample=False)[:2]
-    assert torch.equal(run_ours((policy, tokenizer, rows), do_sample=False), expected)
+    # Without end tokens: the generator stops when all texts have ended.
+    expected = run_ours(prompted_policy, do_sample=False, end_tokens=[])[:2]
+    assert torch.equal(run_ours((policy, tokenizer, rows), do_sample=False, end_tokens=[]), expected)
 
 
 def test_a_prompt_is_processed_once_for_its_completions(prompted_policy):
@@ -114,7 +125,8 @@ def test_generation_disables_dropout_and_restores_training_mode(prompted_policy)
     policy.train()
     tokens = run_ours(prompted_policy, do_sample=False)
     assert policy.training and all(module.training for module in policy.modules())
-    assert torch.equal(tokens, run_transformers(prompted_policy, do_sample=False))
+    rows = comparable_rows(prompted_policy[2])
+    assert torch.equal(tokens[rows], run_transformers(prompted_policy, do_sample=False)[rows])
 
 
 def test_transformers_generate_uses_a_cache(prompted_policy, monkeypatch):
@@ -130,3 +142,27 @@ def test_transformers_generate_uses_a_cache(prompted_policy, monkeypatch):
     monkeypatch.setattr(layer, "forward", record_length)
     run_transformers(prompted_policy, do_sample=False)
     assert len(lengths) == LENGTH and set(lengths[1:]) == {1}
+
+
+def test_a_text_may_end_with_the_token_before_an_image(prompted_policy):
+    """A policy of random weights writes this token often; transformers 5.0 failed at it."""
+    policy, _, inputs = prompted_policy
+    model = policy.get_base_model()
+    begins = torch.full((6, 1), model.config.vision_start_token_id)
+    ends = torch.full((6, 1), model.config.vision_end_token_id)
+    images = {name: inputs[name] for name in ("pixel_values", "image_grid_thw")}
+    logits = []
+    for token in (begins, ends):
+        tokens = torch.cat((inputs["input_ids"], token), dim=1)
+        mask = torch.cat((inputs["attention_mask"], torch.ones_like(token)), dim=1)
+        positions = versions.find_positions(
+            model.model,
+            tokens,
+            is_image=tokens == model.config.image_token_id,
+            grids=images["image_grid_thw"],
+            mask=mask,
+        )
+        outputs = model(input_ids=tokens, attention_mask=mask, position_ids=positions, logits_to_keep=2, **images)
+        logits.append(outputs.logits)
+    assert torch.equal(logits[0][:, 0], logits[1][:, 0])  # of the token before
+    assert not torch.equal(logits[0][:, 1], logits[1][:, 1])

@@ -1,5 +1,6 @@
 """Batches for models of several kinds, and their losses."""
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ SOUND = {
 }
 DETECTOR = {
     "use_timm_backbone": False,
+    "use_pretrained_backbone": False,
     "backbone": None,
     "backbone_config": {
         "model_type": "resnet",
@@ -149,9 +151,17 @@ def test_unsupported_models_are_rejected(
     assert caught.value.hint and "recipe of your own" in caught.value.hint
 
 
+def is_traceable_detector() -> bool:
+    """Return whether DETR has no layer that looks for infinite values, as in transformers 4.56 and 5.0."""
+    from transformers.models.detr import modeling_detr
+
+    return "torch.isinf" not in inspect.getsource(modeling_detr)
+
+
 def test_values_that_only_a_gpu_has_do_not_stop_a_trace(tmp_path: Path) -> None:
     """DETR matches objects on the host, and wav2vec2's CTC loss depends on the lengths of its labels."""
-    for kind, head in (("detr", "DetrForObjectDetection"), ("wav2vec2", "Wav2Vec2ForCTC")):
+    detector = [("detr", "DetrForObjectDetection")] if is_traceable_detector() else []
+    for kind, head in (*detector, ("wav2vec2", "Wav2Vec2ForCTC")):
         load_recipe(tmp_path, kind, head, KINDS[kind, head][0])
         trace = trace_recipe(forked(load(f"hf:{tmp_path}/config.json", {"seq_len": 12, "audio_seconds": 2.0})))
         assert trace.events
@@ -185,14 +195,23 @@ def test_what_was_chosen_is_a_note(tmp_path: Path) -> None:
         "448 positions": load_recipe(
             tmp_path, "whisper", "WhisperForConditionalGeneration", SOUND, seq_len=512
         ).notes(),
-        "Gemma2ForCausalLM: the attention is eager": load_recipe(tmp_path, "gemma2", "Gemma2ForCausalLM", TEXT).notes(),
+        "GptOssForCausalLM: the attention is eager": load_recipe(
+            tmp_path, "gpt_oss", "GptOssForCausalLM", TEXT
+        ).notes(),
     }
     assert all(any(text in note for note in lines) for text, lines in notes.items())
     assert load_recipe(tmp_path, "modernbert", "ModernBertForMaskedLM", TEXT).notes() == []
 
 
 def test_a_part_that_refuses_sdpa_has_eager_attention(tmp_path: Path) -> None:
-    text = {"model_type": "gemma2", **TEXT, "num_key_value_heads": 1, "head_dim": 8}
+    # PaliGemma sets the second field of its Gemma.
+    text = {
+        "model_type": "gpt_oss",
+        "use_bidirectional_attention": False,
+        **TEXT,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+    }
     values = {"text_config": text, "vision_config": {**IMAGE, "image_size": 16, "model_type": "siglip_vision_model"}}
     recipe = load_recipe(tmp_path, "paligemma", "PaliGemmaForConditionalGeneration", values)
     config = recipe.model().config
@@ -207,7 +226,7 @@ def test_a_part_that_refuses_sdpa_has_eager_attention(tmp_path: Path) -> None:
         ("bert", "BertForMaskedLM", {**TEXT, "hidden_act": "none"}, "BertForMaskedLM cannot be built: KeyError"),
         ("vit", "ViTForImageClassification", {**IMAGE, "image_size": -1}, "no samples can be made for ViT"),
         ("vit", "ViTForImageClassification", {**IMAGE, "patch_size": 0}, "ViTForImageClassification cannot be built"),
-        ("clip", "CLIPModel", {**BOTH, "text_config": {**TEXT, "hidden_size": "x"}}, "hidden_size"),
+        ("clip", "CLIPModel", {**BOTH, "text_config": {**TEXT, "hidden_size": "x"}}, "(?i)clip.*: .*TypeError: "),
     ],
 )
 def test_what_a_library_refuses_is_one_sentence(

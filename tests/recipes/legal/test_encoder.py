@@ -5,7 +5,8 @@ from shutil import copyfile
 
 import pytest
 import torch
-from transformers import BertConfig, BertModel, BertTokenizerFast
+from tokenizers.implementations import BertWordPieceTokenizer
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from shoestring.api import estimate
 from shoestring.errors import UsageError
@@ -23,7 +24,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     BertModel(config).save_pretrained(path)
     (path / "vocab.txt").write_text("\n".join(WORDS))
-    BertTokenizerFast(vocab={word: number for number, word in enumerate(WORDS)}).save_pretrained(path)
+    # The arguments of `BertTokenizerFast` differ between versions, and so does whether it lowers the case by default.
+    pieces = BertWordPieceTokenizer({word: number for number, word in enumerate(WORDS)}, lowercase=True)
+    special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+    PreTrainedTokenizerFast(tokenizer_object=pieces._tokenizer, **special).save_pretrained(path)
     return path
 
 

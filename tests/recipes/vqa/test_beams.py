@@ -24,9 +24,8 @@ def test_the_last_cache_is_that_of_generate(beams: int, a_len: int) -> None:
     model.writer.generation_config.eos_token_id = None  # texts of the greatest length
     model.writer.config.eos_token_id = None
     caches: list[Any] = []
-    hook = model.writer.register_forward_pre_hook(
-        lambda _, __, options: caches.append(options["past_key_values"]), with_kwargs=True
-    )
+    # Of the output: transformers 5.0 does not pass a cache to the writer before it has one.
+    hook = model.writer.register_forward_hook(lambda _, __, output: caches.append(output.past_key_values))
     context = model.encode(batch.images, batch.questions, batch.mask)
     model.generate(context, build_text_tokenizer().encode(BEGIN), beams=beams, max_length=a_len)
     expected = [

@@ -36,7 +36,7 @@ def test_image_shows_the_digit() -> None:
     sample = digits.make_samples()[0]
     image = digits.load_image(sample)
     assert image.size == (8, 8) and image.mode == "L"
-    assert image.getpixel((0, 0)) == 0 and max(image.get_flattened_data()) > 200
+    assert image.getpixel((0, 0)) == 0 and max(image.tobytes()) > 200
     assert "không" in digits.make_question("OBJECT", 0)[1], "the first digit is a zero"
 
 

@@ -40,6 +40,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     T5ForConditionalGeneration(PARTS["writer"].configuration(**PARTS["writer"].sizes["tiny"])).save_pretrained(
         root / "t5"
     )
+    save_tokenizer(root / "phobert", sentinels=0)
     save_tokenizer(root / "t5", sentinels=len(MARKERS))
     return {f"{name}_from": str(root / folder) for name, folder in zip(PARTS, ("blip", "phobert", "t5"), strict=True)}
 

@@ -12,6 +12,7 @@ from shoestring.recipes.vqa import VQA, Options
 from shoestring.recipes.vqa.curriculum import ANSWER_FOCUS, FORMAT_LEARNING, Stage
 from shoestring.recipes.vqa.student import IGNORED, Batch
 from shoestring.techniques import checkpointing
+from shoestring.trace import simulated_device
 from tests.libraries import hide
 
 TINY = {"size": "tiny", "q_len": 6, "a_len": 5}
@@ -65,8 +66,7 @@ def test_invalid_options_are_all_reported() -> None:
 
 
 def test_full_model_has_the_published_parameter_counts() -> None:
-    with torch.device("meta"):
-        model = VQA().model()
+    model = simulated_device.build(VQA().model)
     counts = {name: sum(x.numel() for x in part.parameters()) for name, part in model.named_children()}
     assert counts == {"vision": 86_090_496, "text": 134_998_272, "writer": 225_950_976, "fusion": 3_541_248}
     assert sum(x.numel() for x in model.parameters()) == 450_580_992

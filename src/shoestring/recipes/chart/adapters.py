@@ -8,7 +8,7 @@ from typing import Any
 from shoestring.checkpoint import fileset
 from shoestring.checkpoint.compatibility import state_mismatches
 from shoestring.checkpoint.foreign import read_state_dict
-from shoestring.checkpoint.light import ADAPTER_CONFIG, read_light
+from shoestring.checkpoint.light import ADAPTER_CONFIG, read_light, weights_to_save
 from shoestring.errors import CheckpointError
 from shoestring.reading import Kind, find_problems, read_json, reason
 from shoestring.recipes.chart.building import add_adapters
@@ -37,7 +37,7 @@ def load_adapters(folder: Path, base: Any) -> Any:
 
     Raises CheckpointError if they cannot be read, are of a kind other than plain LoRA, or belong to another model.
     """
-    from peft import LoraConfig, get_peft_model_state_dict, set_peft_model_state_dict
+    from peft import LoraConfig, set_peft_model_state_dict
 
     try:
         model = add_adapters(base, LoraConfig(**_read_config(folder)))
@@ -47,7 +47,7 @@ def load_adapters(folder: Path, base: Any) -> Any:
         read_light(folder, model)
         return model
     saved = read_state_dict(folder)
-    if problems := state_mismatches(saved, get_peft_model_state_dict(model), dtypes=False):
+    if problems := state_mismatches(saved, weights_to_save(model), dtypes=False):
         raise CheckpointError(f"the adapters in {folder} belong to another model", problems=problems[:20])
     set_peft_model_state_dict(model, saved)
     return model

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from shoestring.errors import UsageError
 from shoestring.recipes.chart.policy import DTYPES, SIZES, lora_config
 from shoestring.recipes.chart.processing import build_processor, load_tokenizer, train_tokenizer
-from shoestring.recipes.huggingface import pretrained
+from shoestring.recipes.huggingface import pretrained, versions
 
 if TYPE_CHECKING:
     from shoestring.recipes.chart.data import Charts
@@ -43,6 +43,7 @@ def build_policy(options: Options, charts: Charts) -> tuple[Any, Any]:
 
 def build_base(options: Options, tokenizer: Any) -> Any:
     """Return Qwen2.5-VL without adapters, pretrained or random."""
+    versions.permit_image_token_at_the_end()
     return _load_pretrained(options) if options.weights_from else _build_random(options, tokenizer)
 
 

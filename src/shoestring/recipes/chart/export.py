@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from shoestring.recipe.exports import Exported
-from shoestring.recipes.chart.processing import CHAT_TEMPLATE
+from shoestring.recipes.chart.processing import CHAT_TEMPLATE, encode_prompts
 from shoestring.recipes.chart.training import conversation
 from shoestring.recipes.huggingface.adapters_export import compute_with_saved, save_adapter
 from shoestring.recipes.huggingface.saving import quiet
@@ -21,6 +21,8 @@ TOLERANCES = {"fp32": 1e-3, "fp16": 2e-2, "bf16": 0.1}
 """A merged weight is rounded to the dtype of the frozen weights, which the adapter is not."""
 
 _INPUTS = """\
+from inspect import signature
+
 import torch
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoTokenizer
@@ -35,12 +37,14 @@ text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, token
 pixels = images(images=[image], return_tensors="pt")
 count = int(pixels["image_grid_thw"].prod()) // images.merge_size**2
 tokens = tokenizer(text.replace("<|image_pad|>", "<|image_pad|>" * count), return_tensors="pt")
-kinds = (tokens["input_ids"] == model.config.image_token_id).int()
-output = model.generate(**tokens, **pixels, mm_token_type_ids=kinds, do_sample=False, max_new_tokens=64)
+inputs = {{**tokens, **pixels}}
+if "mm_token_type_ids" in signature(base.model.get_rope_index).parameters:  # not in transformers 5.0
+    inputs["mm_token_type_ids"] = (tokens["input_ids"] == model.config.image_token_id).int()
+output = model.generate(**inputs, do_sample=False, max_new_tokens=64)
 print(tokenizer.decode(output[0, tokens["input_ids"].shape[1] :], skip_special_tokens=True))
 """
 
-_MERGED = 'model = AutoModelForImageTextToText.from_pretrained("{folder}").eval()\n'
+_MERGED = 'model = base = AutoModelForImageTextToText.from_pretrained("{folder}").eval()\n'
 _ADAPTER = """\
 base = AutoModelForImageTextToText.from_pretrained("{base}")
 model = PeftModel.from_pretrained(base, "{folder}").eval()
@@ -147,14 +151,7 @@ def adapter_tensors(model: Any) -> Iterator[Tensor]:
 
 def encode(processor: Any, rows: Sequence[Any]) -> Any:
     """Return the model's inputs for the rows."""
-    return processor.apply_chat_template(
-        conversation=[conversation(row) for row in rows],
-        add_generation_prompt=True,
-        tokenize=True,
-        return_dict=True,
-        return_tensors="pt",
-        processor_kwargs={"padding": True},
-    )
+    return encode_prompts(processor, [conversation(row) for row in rows])
 
 
 def _compute(model: Any, inputs: Sequence[Any]) -> list[Tensor]:

@@ -79,6 +79,11 @@ class Shape:
         return Qwen2_5_VLConfig(**values)
 
 
+def _rotary_positions(sections: list[int]) -> dict[str, Any]:
+    """Return these fields as in the published configuration, a form that every version of transformers reads."""
+    return {"rope_theta": 1e6, "rope_scaling": {"rope_type": "default", "mrope_section": sections}}
+
+
 SIZES = {
     # Qwen/Qwen2.5-VL-3B-Instruct, with images of 320 * 28 * 28 pixels.
     "full": Shape(
@@ -91,7 +96,7 @@ SIZES = {
             "num_key_value_heads": 2,
             "rms_norm_eps": 1e-6,
             "max_position_embeddings": 128000,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]},
+            **_rotary_positions([16, 24, 24]),
         },
         vision={"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16, "out_hidden_size": 2048},
         grid=(32, 40),
@@ -112,7 +117,7 @@ SIZES = {
             "initializer_range": 0.1,
             "bos_token_id": 0,
             "eos_token_id": 1,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]},
+            **_rotary_positions([2, 3, 3]),
         },
         vision={
             "depth": 2,

@@ -67,7 +67,7 @@ class Presentation:
         The code enlarges or reduces every image to the area of 320 tokens, and the processor rounds its sides. An image
         that had more tokens then, which the processor of the guide permits, is rounded down instead.
         """
-        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+        from shoestring.recipes.huggingface import versions
 
         area = self.size[0] * self.size[1]
         scale = (area / (width * height)) ** 0.5
@@ -75,7 +75,7 @@ class Presentation:
         height, width = (max(int(side * scale), 1) for side in (height, width))
         # Rounding the short side down may exceed the ratio that the processor takes.
         limit = MAX_RATIO * min(height, width)
-        rows, columns = smart_resize(
+        rows, columns = versions.resize_for_qwen(
             min(height, limit), min(width, limit), factor=TOKEN_SIDE, min_pixels=least, max_pixels=area
         )
         # The processor makes a side of less than a token longer, and leaves the other one.

@@ -10,6 +10,7 @@ from typing import Any
 
 from shoestring.recipes.chart.data import Charts
 from shoestring.recipes.chart.presentation import LEAST_TOKENS, TOKEN_SIDE
+from shoestring.recipes.huggingface import versions
 from shoestring.recipes.huggingface.vocabularies import train_byte_level
 
 SPECIAL_TOKENS = (
@@ -37,21 +38,35 @@ CHAT_TEMPLATE = (
 def build_processor(tokenizer: Any, image_tokens: int, *, keeps_aspect: bool = False) -> Any:
     """Build Qwen2.5-VL's processor for images of `image_tokens` tokens, or of any shape with at most as many."""
     from transformers.models.qwen2_5_vl.processing_qwen2_5_vl import Qwen2_5_VLProcessor
-    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
     pixels = image_tokens * TOKEN_SIDE**2
     least = LEAST_TOKENS * TOKEN_SIDE**2 if keeps_aspect else pixels
-    images = Qwen2VLImageProcessorPil(size={"shortest_edge": least, "longest_edge": pixels})
+    # transformers 4.56 has an argument `size` too, but ignores it.
+    images = versions.image_processor_class()(min_pixels=least, max_pixels=pixels)
 
     class Stills(Qwen2_5_VLProcessor):
         """The processor of texts and still images, without videos."""
 
+        attributes = ("image_processor", "tokenizer")  # read by transformers 4, as is the next line
+        tokenizer_class = type(tokenizer).__name__
+
         @classmethod
-        def get_attributes(cls) -> list[str]:
-            return ["image_processor", "tokenizer"]
+        def get_attributes(cls) -> list[str]:  # called by transformers 5
+            return list(cls.attributes)
 
     create: Any = Stills
     return create(image_processor=images, tokenizer=tokenizer, chat_template=template_of(tokenizer))
+
+
+def encode_prompts(processor: Any, conversations: list[list[dict[str, Any]]]) -> Any:
+    """Return the inputs of the model for conversations with one image each, padded on the side of the tokenizer."""
+    # In two steps: the names of the arguments that `apply_chat_template` passes on differ between versions.
+    texts = processor.apply_chat_template(conversation=conversations, add_generation_prompt=True, tokenize=False)
+    images = [
+        part["image"] for messages in conversations for message in messages for part in message["content"]
+        if part["type"] == "image"
+    ]  # fmt: skip
+    return processor(text=texts, images=images, padding=True, return_tensors="pt")
 
 
 def template_of(tokenizer: Any) -> str:
@@ -71,6 +86,7 @@ def train_tokenizer(charts: Charts, vocabulary: int) -> Any:
         additional_special_tokens=list(SPECIAL_TOKENS[2:]),
         chat_template=CHAT_TEMPLATE,
         padding_side="left",
+        model_input_names=["input_ids", "attention_mask"],  # transformers 4 has token types too by default
     )
 
 

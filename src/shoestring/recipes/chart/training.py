@@ -15,6 +15,7 @@ from shoestring.recipe import evidence
 from shoestring.recipes.chart.answers import is_correct, parse_tag
 from shoestring.recipes.chart.building import options_processor, silence, without_deprecations
 from shoestring.recipes.chart.policy import lora_config
+from shoestring.recipes.chart.processing import encode_prompts
 from shoestring.recipes.chart.rewards import Reward
 from shoestring.recipes.chart.writing import generate
 from shoestring.settings import Settings
@@ -60,8 +61,8 @@ def build_trainer(
             prompt_ids: Any,
             images: Any,  # noqa: ARG002 - the images of `multimodal_fields` before processing
             multimodal_fields: Any,
-            num_generations: Any,  # noqa: ARG002
-            has_tool_images: bool = False,  # noqa: ARG002
+            *_: Any,  # `num_generations`, which TRL 1.10 does not pass, and `has_tool_images`
+            **__: Any,
         ) -> tuple[list[list[int]], None]:
             """Return the completions' tokens; log-probabilities are only for generators in other processes."""
             group_size = options.written_at_once or len(prompt_ids)
@@ -219,14 +220,7 @@ def _batches(charts: Charts) -> Iterator[tuple[list[dict[str, Any]], int]]:
 @silence
 def generate_texts(model: Any, processor: Any, rows: list[dict[str, Any]], completion_len: int) -> list[str]:
     """Generate the completion of each row greedily."""
-    inputs = processor.apply_chat_template(
-        conversation=[conversation(row) for row in rows],
-        add_generation_prompt=True,
-        tokenize=True,
-        return_dict=True,
-        return_tensors="pt",
-        processor_kwargs={"padding": True},
-    )
+    inputs = encode_prompts(processor, [conversation(row) for row in rows])
     tokens = _generate_tokens(model, processor.tokenizer, inputs, completion_len, do_sample=False)
     texts: list[str] = processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)
     return texts

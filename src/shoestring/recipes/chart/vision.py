@@ -25,7 +25,7 @@ class SegmentAttention(Qwen2_5_VLVisionAttention):
     def forward(
         self,
         hidden_states: Tensor,
-        cu_seqlens: Tensor,  # noqa: ARG002 - the tower passes the borders as well
+        cu_seqlens: Tensor | None,  # noqa: ARG002 - a block passes the borders as well
         position_embeddings: tuple[Tensor, Tensor] | None = None,
         max_seqlen: int | None = None,
         **_: Any,
@@ -61,21 +61,32 @@ class ImageLayout(nn.Module):
         self.register_buffer("order", _to_blocks(torch.arange(self.tokens)[:, None], tokens, window)[:, 0], False)
 
     def encode(self, tower: Qwen2_5_VisionTransformerPretrainedModel, patches: Tensor) -> Tensor:
-        """Encode patches (n, patches, values) as features (n * tokens, width of the language model)."""
+        """Encode patches (n, patches, values) as features (n * tokens, width of the language model).
+
+        These are the steps of the tower's `forward`, which up to transformers 5.0 computes windows and positions from
+        the values of a tensor. The modules that it calls are the same in all versions.
+        """
+        modules: Any = tower
         count = patches.shape[0]
         first = torch.arange(count, device=patches.device)[:, None]
-        # Borders are only needed for segments of different lengths; `SegmentAttention` does not read them.
-        borders = torch.zeros(0, dtype=torch.int32, device=patches.device)
-        features: Tensor = tower(
-            patches.flatten(0, 1).to(tower.dtype),
-            grid_thw=None,
-            position_ids=self.positions.repeat(count, 1),
-            window_index=(first * self.tokens + self.order).flatten(),
-            cu_seqlens=borders,
-            cu_window_seqlens=borders,
-            max_seqlen=self.patches,
-            max_window_seqlen=self.per_window,
-        ).pooler_output
+        order = (first * self.tokens + self.order).flatten()
+
+        def to_windows(values: Tensor) -> Tensor:
+            return values.unflatten(0, (len(order), -1))[order].flatten(0, 1)
+
+        hidden = to_windows(modules.patch_embed(patches.flatten(0, 1).to(tower.dtype)))
+        angles = (self.positions.repeat(count, 1)[..., None] * modules.rotary_pos_emb.inv_freq).flatten(1)
+        angles = to_windows(torch.cat((angles, angles), dim=-1))
+        position_embeddings = angles.cos(), angles.sin()
+        for number, block in enumerate(modules.blocks):
+            hidden = block(
+                hidden,
+                # Borders are only needed for segments of different lengths; `SegmentAttention` does not read them.
+                cu_seqlens=None,
+                max_seqlen=self.patches if number in modules.fullatt_block_indexes else self.per_window,
+                position_embeddings=position_embeddings,
+            )
+        features: Tensor = modules.merger(hidden)[torch.argsort(order)]
         return features
 
 

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 
+from shoestring.recipes.huggingface import versions
+
 Projection: TypeAlias = Callable[[Tensor], Tensor]
 
 END_CHECK_INTERVAL = 16
@@ -94,14 +96,15 @@ def unique_prompts(inputs: Mapping[str, Tensor]) -> tuple[list[int], dict[str, T
 
 def _process_prompts(base: Any, prompts: dict[str, Tensor]) -> tuple[Tensor, Any, Tensor]:
     """Return the logits (n, vocabulary) of the first tokens, the KV cache, and each prompt's last position (n,)."""
-    token_types = (prompts["input_ids"] == base.config.image_token_id).int()
-    positions, _ = base.model.get_rope_index(
-        prompts["input_ids"],
-        mm_token_type_ids=token_types,
-        image_grid_thw=prompts["image_grid_thw"],
-        attention_mask=prompts["attention_mask"],
+    tokens = prompts["input_ids"]
+    positions = versions.find_positions(
+        base.model,
+        tokens,
+        is_image=tokens == base.config.image_token_id,
+        grids=prompts["image_grid_thw"],
+        mask=prompts["attention_mask"],
     )
-    outputs = base.model(**prompts, mm_token_type_ids=token_types, position_ids=positions, use_cache=True)
+    outputs = base.model(**prompts, position_ids=positions, use_cache=True)
     return base.lm_head(outputs.last_hidden_state[:, -1]), outputs.past_key_values, positions.amax(dim=(0, 2))
 
 
@@ -129,7 +132,13 @@ class _Decoder:
     def __call__(self, tokens: Tensor, positions: Tensor, index: int) -> Tensor:
         """Process `tokens` (n,) at rotary positions `positions` (n,) and index `index` of the cache."""
         hidden: Tensor = self._embed(tokens)
-        cos, sin = self._rotary(hidden, positions[None, :, None])
+        # Temporal, row and column positions of a text's token are equal. `Qwen2_5_VLRotaryEmbedding.forward` returns
+        # angles for each of the three in transformers 4.56 to 5.0, and one for all in 5.15 and later.
+        angles = positions[:, None].float() * self._rotary.inv_freq
+        angles = torch.cat((angles, angles), dim=-1)[:, None]
+        cos, sin = (
+            (values * self._rotary.attention_scaling).to(hidden.dtype) for values in (angles.cos(), angles.sin())
+        )
         mask = None if self._mask is None else self._mask[..., : index + 1]
         for layer in self._layers:
             hidden = layer(hidden, cos, sin, index, mask)

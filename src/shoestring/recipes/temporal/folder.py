@@ -162,13 +162,14 @@ def _find_problems(pieces: Sequence[_Piece]) -> Iterator[str]:
         symbols = sorted({*piece.bars["symbol"].unique()} - {file.symbol})
         if symbols:
             yield f"{name}: its column symbol has {symbols[0][:40]!r}"
+        if len(piece.bars) < 2:
+            yield f"{name}: has {plural(len(piece.bars), 'usable bar')}, too few to see that they are {file.timeframe}"
+            continue
         gaps = piece.bars["time"].diff().dt.total_seconds()
         length = seconds(file.timeframe)
         is_longer = gaps.median() >= _SHORTEST * next_longer(file.timeframe)
         too_close = int((gaps < _SHORTEST * length).sum())
-        if len(piece.bars) < 2:
-            yield f"{name}: has {plural(len(piece.bars), 'usable bar')}, too few to see that they are {file.timeframe}"
-        elif is_longer or too_close > len(piece.bars) / 2:
+        if is_longer or too_close > len(piece.bars) / 2:
             distance, expected = gaps.median() / 60, length / 60
             yield f"{name}: most of its bars open {distance:g} minutes after the one before, not {expected:g}"
         elif too_close:

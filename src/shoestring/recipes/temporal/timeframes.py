@@ -44,7 +44,8 @@ def choose_timeframes(bars: pd.DataFrame) -> tuple[str, str]:
 
 def median_spacing(bars: pd.DataFrame) -> float:
     """Return the median number of seconds between neighbouring bars of a symbol; NaN if no symbol has two."""
-    return float(bars.groupby("symbol", observed=True)["time"].diff().dt.total_seconds().median())
+    gaps = bars.groupby("symbol", observed=True)["time"].diff().dt.total_seconds().dropna()
+    return float(gaps.median()) if len(gaps) else float("nan")  # pandas 2 warns about the median of nothing
 
 
 def timeframes_for(seconds: float) -> tuple[str, str]:

@@ -15,10 +15,12 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
 )
+from transformers.utils import GENERATION_CONFIG_NAME
 
 from shoestring.errors import UsageError
 from shoestring.recipes.huggingface import pretrained
 from shoestring.recipes.huggingface.configuration import require_sizes
+from shoestring.recipes.huggingface.saving import quiet
 from shoestring.recipes.vqa import tokens
 from shoestring.recipes.vqa.student import Student
 
@@ -173,7 +175,8 @@ class Source:
             if name in TOKENIZED:
                 self._load_pretrained_tokenizer(name).save_pretrained(folder / name)
             if generation := self._load_generation_configuration(source):
-                generation.save_pretrained(folder / name)
+                # Not `save_pretrained`: that of transformers 4.56 and 5.0 refuses values that `generate` ignores.
+                generation.to_json_file(folder / name / GENERATION_CONFIG_NAME)
 
     def notes(self) -> list[str]:
         """Return notes for the user about the weights."""
@@ -234,6 +237,7 @@ class Source:
         with pretrained.reading(f"{folder}"):
             directory = pretrained.find(folder, download=self.download)
         try:
-            return GenerationConfig.from_pretrained(directory, local_files_only=True)
+            with quiet():
+                return GenerationConfig.from_pretrained(directory, local_files_only=True)
         except OSError:
             return None
