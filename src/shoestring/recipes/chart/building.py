@@ -152,5 +152,8 @@ def _build_random(options: Options, tokenizer: Any) -> Any:
     model = from_config(SIZES[options.size].config(), dtype=DTYPES[options.weights])
     # Without a cache, generation would process all preceding tokens again for each token.
     model.config.use_cache = model.generation_config.use_cache = True
-    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    # Otherwise transformers' trainer sets them, and writes a warning about each.
+    for name in ("eos_token_id", "bos_token_id", "pad_token_id"):
+        for configuration in (model.config, model.generation_config):
+            setattr(configuration, name, getattr(tokenizer, name))
     return model

@@ -72,7 +72,8 @@ class ImageLayout(nn.Module):
         order = (first * self.tokens + self.order).flatten()
 
         def to_windows(values: Tensor) -> Tensor:
-            return values.unflatten(0, (len(order), -1))[order].flatten(0, 1)
+            tokens: Tensor = values.unflatten(0, (len(order), -1))
+            return tokens[order].flatten(0, 1)
 
         hidden = to_windows(modules.patch_embed(patches.flatten(0, 1).to(tower.dtype)))
         angles = (self.positions.repeat(count, 1)[..., None] * modules.rotary_pos_emb.inv_freq).flatten(1)
