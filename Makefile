@@ -7,7 +7,14 @@ VENV ?= $(if $(filter current,$(STACK)),.venv,.stacks/$(STACK))
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo demo-kaggle test lint types contract unit soak site docs-test benchmarks release-check clean
+# Tests of every package, one tiny run and one resumed run.
+QUICK := tests/config tests/packages
+
+# Recipes, library trainers, several processes, export and resume.
+VERSIONS := tests/recipes tests/integrations tests/engine tests/techniques tests/packages tests/invariants/test_sharded.py \
+  tests/invariants/test_resume.py tests/train tests/runs/test_export.py tests/test_examples.py tests/test_version_0_1_0.py
+
+.PHONY: demo demo-kaggle quick test lint types contract unit versions soak site docs-test benchmarks release-check clean
 
 $(STAMP): pyproject.toml constraints/$(STACK).txt constraints/environment.sh constraints/stub_cuda.py
 ifeq ($(STACK),current)
@@ -30,7 +37,12 @@ demo: $(STAMP)
 demo-kaggle: $(STAMP)
 	$(BIN)/python benchmarks/kaggle/demo.py
 
-test: lint types contract unit
+# What to run after each change, in two minutes: most mistakes fail here.
+quick: lint types contract
+	$(BIN)/python -m pytest -n 2 $(QUICK)
+
+# The code is checked once, with the tools of the current stack; the tests run with each.
+test: $(if $(filter current,$(STACK)),lint types contract) unit
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -44,6 +56,10 @@ contract: $(STAMP)
 
 unit: $(STAMP)
 	$(BIN)/python -m pytest -n 2
+
+# The tests of what the versions of torch and of the libraries change, for the other stacks.
+versions: $(STAMP)
+	$(BIN)/python -m pytest -n 2 $(VERSIONS)
 
 # The long form of the proofs that `make test` holds in short.
 soak: $(STAMP)

@@ -1,4 +1,4 @@
-"""`python -m shoestring.trace DESCRIPTORS FOLDERS`: the child process that simulates a GPU and serves a Tracer's requests.
+"""`python -m shoestring.trace DESCRIPTORS FOLDERS`: the child that simulates a GPU and serves the requests of a Tracer.
 
 The four descriptors are those of its pipes; modules are imported from the folders.
 """
