@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 # Tests of every package, one tiny run and one resumed run.
-QUICK := tests/config tests/packages
+QUICK := tests/packages tests/hardware tests/recipe tests/session tests/test_settings.py
 
 # Recipes, library trainers, several processes, export and resume.
 VERSIONS := tests/recipes tests/integrations tests/engine tests/techniques tests/packages tests/invariants/test_sharded.py \
