@@ -7,9 +7,16 @@ VENV ?= $(if $(filter current,$(STACK)),.venv,.stacks/$(STACK))
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo demo-kaggle test lint types contract unit soak site docs-test benchmarks clean
+# Tests of every package, one tiny run and one resumed run.
+QUICK := tests/packages tests/hardware tests/recipe tests/session tests/test_settings.py
 
-$(STAMP): pyproject.toml constraints/$(STACK).txt
+# Recipes, library trainers, several processes, export and resume.
+VERSIONS := tests/recipes tests/integrations tests/engine tests/techniques tests/packages tests/invariants/test_sharded.py \
+  tests/invariants/test_resume.py tests/train tests/runs/test_export.py tests/test_examples.py tests/test_version_0_1_0.py
+
+.PHONY: demo demo-kaggle quick test lint types contract unit versions soak site docs-test benchmarks release-check clean
+
+$(STAMP): pyproject.toml constraints/$(STACK).txt constraints/environment.sh constraints/stub_cuda.py
 ifeq ($(STACK),current)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints/current.txt --editable '.[all,dev]'
@@ -30,7 +37,12 @@ demo: $(STAMP)
 demo-kaggle: $(STAMP)
 	$(BIN)/python benchmarks/kaggle/demo.py
 
-test: lint types contract unit
+# What to run after each change, in two minutes: most mistakes fail here.
+quick: lint types contract
+	$(BIN)/python -m pytest -n 2 $(QUICK)
+
+# The code is checked once, with the tools of the current stack; the tests run with each.
+test: $(if $(filter current,$(STACK)),lint types contract) unit
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -44,6 +56,10 @@ contract: $(STAMP)
 
 unit: $(STAMP)
 	$(BIN)/python -m pytest -n 2
+
+# The tests of what the versions of torch and of the libraries change, for the other stacks.
+versions: $(STAMP)
+	$(BIN)/python -m pytest -n 2 $(VERSIONS)
 
 # The long form of the proofs that `make test` holds in short.
 soak: $(STAMP)
@@ -62,5 +78,9 @@ benchmarks: $(STAMP)
 docs-test: $(STAMP)
 	SHOESTRING_DOCS=1 $(BIN)/python -m pytest -n 2 tests/docs
 
+# Build the distributions into dist, and try the wheel in new environments, with torch and without it.
+release-check:
+	PYTHON=$(PYTHON) .github/check_release.sh dist
+
 clean:
-	rm -rf $(VENV) runs build
+	rm -rf .venv .stacks runs build

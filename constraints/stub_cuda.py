@@ -13,9 +13,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 INSUFFICIENT_DRIVER = 35  # cudaErrorInsufficientDriver
+MESSAGE = "CUDA driver version is insufficient for CUDA runtime version"
 ANSWERS = {
     "cudaDriverGetVersion": "int cudaDriverGetVersion(int *version) { *version = 0; return 0; }",
-    "cudaGetErrorString": 'const char *cudaGetErrorString(int error) { return "there is no CUDA driver"; }',
+    "cudaGetErrorString": f'const char *cudaGetErrorString(int error) {{ return "{MESSAGE}"; }}',
     "cudaGetErrorName": 'const char *cudaGetErrorName(int error) { return "cudaErrorInsufficientDriver"; }',
 }
 CUDA = re.compile(r"lib(cu|nv|nccl)")  # the names of its libraries
@@ -59,7 +60,8 @@ def _undefined(libraries: list[Path]) -> tuple[dict[str, dict[str, set[str]]], s
 def _compile(target: Path, versions: dict[str, set[str]], plain: set[str]) -> None:
     symbols = sorted(plain.union(*versions.values()))
     lines = [ANSWERS.get(symbol, f"long {symbol}() {{ return {INSUFFICIENT_DRIVER}; }}") for symbol in symbols]
-    script = [f"{version} {{ {' '.join(f'{symbol};' for symbol in sorted(names))} }};" for version, names in versions.items()]
+    exported = {version: " ".join(f"{symbol};" for symbol in sorted(names)) for version, names in versions.items()}
+    script = [f"{version} {{ {symbols_text} }};" for version, symbols_text in exported.items()]
     with tempfile.TemporaryDirectory() as folder:
         source, version_script = Path(folder, "stub.c"), Path(folder, "versions")
         source.write_text("\n".join(lines) + "\n")

@@ -35,6 +35,7 @@ EXCEPTIONS = {
     ("integrations/state.py", "loads"): "JSON that the same line has made",
     ("remote/notebook/carried.py", "open"): "the wheel that was built in memory",
     ("remote/wheel.py", "read_text"): "the metadata of the installed package",
+    ("packages/origin.py", "read_text"): "the metadata of the installed package",
     ("recipes/temporal/bars.py", "load"): PACKAGE,
     ("recipes/cloud/terrain.py", "load"): PACKAGE,
     ("recipes/cloud/terrain.py", "open"): PACKAGE,

@@ -57,7 +57,7 @@ saves and ends before it, planning included; Ctrl-C, SIGTERM and SIGHUP end a se
 GiB, TiB |
 | `--recipe RECIPE` | of commands for a run: the recipe, if its file has moved since the run or is not \
 [trusted](run_directory.md#runs-from-someone-else), or if the weights belong to no run |
-| `--log NAME` | `tensorboard` needs the extra `shoestring[tensorboard]`. Later sessions of the run write the log \
+| `--log NAME` | `tensorboard` needs the extra `tensorboard`. Later sessions of the run write the log \
 without being asked |
 | `--backup URL` | the [copies](../guides/backup.md) are made in the background. Give the option in each session |
 | `--from URL` | the copy must verify. A run that is in the directory already is used if it is at least as far, and is \

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from shoestring.errors import UsageError
+from shoestring.packages.broken import usable_libraries
 
 if TYPE_CHECKING:
     from shoestring.check.preflight import CheckResult
@@ -62,9 +63,10 @@ def estimate(recipe: str | object, on: str = "local", **values: object) -> Estim
 
     Raises UsageError for unknown names and invalid values, TraceError if a training step of the model cannot be traced.
     """
-    from shoestring.hardware.targets import find
-    from shoestring.plan.estimate import make_estimate
-    from shoestring.recipe.finding import choose
+    with usable_libraries():
+        from shoestring.hardware.targets import find
+        from shoestring.plan.estimate import make_estimate
+        from shoestring.recipe.finding import choose
 
     loaded, settings = choose(recipe, values)
     return make_estimate(loaded, find(on), settings)
@@ -104,9 +106,10 @@ def plan_inference(recipe: str | object, on: str = "local", **values: object) ->
 
     Options and settings in `values` are fixed. The errors are those of `estimate`.
     """
-    from shoestring.hardware.targets import find
-    from shoestring.plan.inference import plan_inference
-    from shoestring.recipe.finding import choose
+    with usable_libraries():
+        from shoestring.hardware.targets import find
+        from shoestring.plan.inference import plan_inference
+        from shoestring.recipe.finding import choose
 
     loaded, settings = choose(recipe, values)
     return plan_inference(loaded, find(on), settings)
@@ -126,10 +129,11 @@ def compare(
 
     The other arguments and the errors are those of `plan` and apply to every target.
     """
-    from shoestring.hardware.targets import find, with_limits
-    from shoestring.plan.comparison import compare
-    from shoestring.recipe.finding import choose
-    from shoestring.runs.calibrate import load_calibration
+    with usable_libraries():
+        from shoestring.hardware.targets import find, with_limits
+        from shoestring.plan.comparison import compare
+        from shoestring.recipe.finding import choose
+        from shoestring.runs.calibrate import load_calibration
 
     _require_limits(limit_seconds=limit_seconds, disk_bytes=disk_bytes, usd_per_hour=usd_per_hour)
     loaded, settings = choose(recipe, values)
@@ -173,7 +177,8 @@ def measure(
 
     Raises UsageError for another target or a file that exists, RunError if the device cannot be measured.
     """
-    from shoestring.check.rates.writing import measure_to_file
+    with usable_libraries():
+        from shoestring.check.rates.writing import measure_to_file
 
     return measure_to_file(_path(file), on, overwrite=overwrite, progress=progress)
 
@@ -207,9 +212,10 @@ def train(
 
     Raises UsageError for invalid usage, RunError if the run cannot continue.
     """
-    from shoestring.report import live
-    from shoestring.runs.launch import launch
-    from shoestring.runs.training import LaunchRequest
+    with usable_libraries():
+        from shoestring.report import live
+        from shoestring.runs.launch import launch
+        from shoestring.runs.training import LaunchRequest
 
     _require_limits(limit_seconds=limit_seconds, disk_bytes=disk_bytes)
     request = LaunchRequest(
@@ -302,7 +308,8 @@ def evaluate(
 
     Raises UsageError for invalid usage, CheckpointError for weights that are damaged or belong to another model.
     """
-    from shoestring.runs.evaluate import evaluate
+    with usable_libraries():
+        from shoestring.runs.evaluate import evaluate
 
     _require_limits(limit_seconds=limit_seconds)
     return evaluate(
@@ -335,7 +342,8 @@ def predict(
     Raises UsageError for invalid usage, CheckpointError for weights that are damaged or belong to another model. An
     input that cannot be used is a row with `error`.
     """
-    from shoestring.runs.predict import predict
+    with usable_libraries():
+        from shoestring.runs.predict import predict
 
     _require_limits(limit_seconds=limit_seconds)
     return predict(
@@ -362,7 +370,8 @@ def converse(
     Returns False, without having loaded the model, if the recipe has no part `converse`. The other arguments and the
     errors are those of `predict`.
     """
-    from shoestring.runs.conversation import converse
+    with usable_libraries():
+        from shoestring.runs.conversation import converse
 
     return converse(
         _path(directory), values, recipe=recipe, on=on, input_stream=input_stream, output_stream=output_stream
@@ -376,7 +385,8 @@ def load(
 
     The arguments and the errors are those of `predict`.
     """
-    from shoestring.runs.loaded import load
+    with usable_libraries():
+        from shoestring.runs.loaded import load
 
     return load(_path(directory), values, recipe=recipe, on=on)
 
@@ -400,7 +410,8 @@ def export(
     Raises UsageError for invalid usage, RunError if the outputs differ from the model's or the disk has no space, and
     CheckpointError for weights that are damaged or belong to another model.
     """
-    from shoestring.runs.export import export
+    with usable_libraries():
+        from shoestring.runs.export import export
 
     return export(_path(directory), values, to=to, out=_path(out) if out else None, overwrite=overwrite, recipe=recipe)
 
@@ -423,26 +434,35 @@ def replay(
     Raises UsageError for invalid usage, RunError if an update before it fails. A failure of the update itself is in the
     answer.
     """
-    from shoestring.runs.replay import replay
+    with usable_libraries():
+        from shoestring.runs.replay import replay
 
     return replay(_path(run), update, values, recipe=recipe, on=on, debug=debug)
 
 
 def notebook(
-    recipe: str, on: str = "kaggle-t4x2", *, out: str | Path, user: str = "USER", **values: object
+    recipe: str,
+    on: str = "kaggle-t4x2",
+    *,
+    out: str | Path,
+    user: str = "USER",
+    internet: bool = True,
+    **values: object,
 ) -> WrittenNotebook:
     """Write a notebook that trains a recipe on a machine of Kaggle or Colab, and the metadata to push it to Kaggle.
 
     The folder `out` gets `notebook.ipynb`, which carries Shoestring and the recipe's files, and `kernel-metadata.json`
-    for the account `user`.
+    for the account `user`. Without `internet`, for sessions of Kaggle that have none, it also gets `wheels`, a dataset
+    with the packages that Kaggle's image lacks.
 
-    Raises UsageError for an unknown target, files that exist, and a notebook that is too large for Kaggle.
+    Raises UsageError for an unknown target, files that exist, a notebook that is too large for Kaggle, and wheels that
+    cannot be downloaded.
     """
     from shoestring.recipe.finding import choose
     from shoestring.remote.notebook.writing import write_notebook
 
     loaded, _ = choose(recipe, values)
-    return write_notebook(loaded, values, on, _path(out), user)
+    return write_notebook(loaded, values, on, _path(out), user, internet=internet)
 
 
 def watch(run: str | Path, *, page: str | Path | None = None, every_seconds: float = 1.0) -> Iterator[View]:

@@ -507,6 +507,13 @@ def notebook(
         str, typer.Option("--on", metavar="TARGET", help="The machine: kaggle-t4x2, kaggle-t4 or colab-t4.")
     ] = "kaggle-t4x2",
     user: Annotated[str, typer.Option(metavar="NAME", help="Your account on Kaggle, for the metadata.")] = "USER",
+    internet: Annotated[
+        bool,
+        typer.Option(
+            "--internet/--no-internet",
+            help="Whether the session has internet. Without it, DIR also gets wheels of what the image lacks.",
+        ),
+    ] = True,
     set_: Set = None,
     config_file: Config = None,
     as_json: Json = False,
@@ -517,7 +524,9 @@ def notebook(
     """
     from shoestring.report.terminal.notebook import screen
 
-    written = api.notebook(recipe, on, out=out, user=user, **option_values(api.notebook, set_, config_file))
+    written = api.notebook(
+        recipe, on, out=out, user=user, internet=internet, **option_values(api.notebook, set_, config_file)
+    )
     print_answer(written.json(), as_json, lambda: screen(written))
 
 

@@ -32,7 +32,7 @@ def values_of(ctx: Any) -> Iterator[None]:
     with file.naming_in_errors(ctx.params.get("set_") or ()):
         source = ctx.get_parameter_source("recipe")
         if source and source.name == "DEFAULT_MAP":
-            runs = [ctx.params[name] for name in ("directory", "run") if ctx.params.get(name)]
+            runs = [Path(ctx.params[name]) for name in ("directory", "run") if ctx.params.get(name)]
             option = "--recipe " if _uses_weights(ctx.command) else ""
             ctx.params["recipe"] = file.verified_recipe(runs, option=option)
         yield

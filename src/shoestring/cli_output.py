@@ -14,6 +14,7 @@ from typer.core import TyperCommand
 
 from shoestring import failures, streams
 from shoestring.errors import RunError, ShoestringError, UsageError
+from shoestring.packages.broken import broken_library
 from shoestring.system_errors import explain
 from shoestring.troubleshooting import explanation
 
@@ -43,6 +44,8 @@ def status_of(command: Callable[[], Any]) -> int:
     except Exception as error:  # noqa: BLE001  (the recipe's code may raise anything)
         if hasattr(error, "format_message"):
             return _print_typer_error(error)
+        if explained := broken_library(error):
+            return print_error(explained, error)
         if isinstance(error, OSError) and not failures.user_frames(error):
             return print_error(explain("the system refused an operation", error))
         return print_error(failures.describe(error), error)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from shoestring.errors import Interruption, RunError, ShoestringError, UsageError
+from shoestring.packages.broken import broken_library
 
 TRACEBACK_VARIABLE = "SHOESTRING_TRACEBACK"
 """The environment variable that makes the command line print the whole traceback of an error."""
@@ -31,8 +32,10 @@ _MOST_FRAMES = 8
 def describe(error: BaseException) -> ShoestringError:
     """Return an error that names an exception and the lines of the user's files that led to it.
 
-    Without such a line the exception is a defect of Shoestring or of a library.
+    Without such a line the exception is a defect of Shoestring or of a library, or a library cannot be imported.
     """
+    if explained := broken_library(error):
+        return explained
     frames = user_frames(error)
     hint = _TRACEBACK_HINT
     if not frames:
@@ -92,6 +95,8 @@ def recipe_errors(message: str) -> Iterator[None]:
     except ShoestringError:
         raise
     except Exception as error:
+        if explained := broken_library(error):
+            raise explained from error
         text = f"{message}: {type(error).__name__}: {_message(error)}{location(error)}"
         raise UsageError(text, hint=_TRACEBACK_HINT) from error
 

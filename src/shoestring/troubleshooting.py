@@ -12,7 +12,10 @@ HEADINGS = {
     "this torch cannot use the GPU": r"but this torch \(.*\) cannot use it",
     "the NVIDIA driver does not respond": r"the NVIDIA driver of this machine does not respond",
     "compile cannot be used": r"^compile=(yes|graphs): |^a block was compiled for ",
-    "not installed": r"^Kaggle's client cannot be loaded|^not installed: | is not installed$"
+    "a library is too old, too new or damaged": r" is too (old|new).* \(required: |^.+ libraries cannot be used$"
+    r"| is installed(, but cannot be imported| only in part)",
+    "not installed": r"^.+ libraries are not installed$"
+    r"|^Kaggle's client cannot be loaded|^not installed: | is not installed( \(required: |$)"
     r"| is not installed\)?$|, which is not installed$|: it needs .* cannot be imported",
     # The command line
     "there is no target of this name": r"^there is no target |^--on .*: (not a machine of|notebooks are)",

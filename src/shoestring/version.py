@@ -1,3 +1,3 @@
 """The version, in the one place that packaging and a run's record read it from."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -1,6 +1,7 @@
 """The measurement of memory on a GPU, with a fake measuring function."""
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -66,7 +67,7 @@ def test_row_has_estimate_and_measurement(fake_gpu: None, tmp_path: Path, capsys
     # The two cuBLAS workspaces are those of training.
     assert 64 * MIB < row["allocated"] < 80 * MIB
     assert row["low"] <= row["reserved"] <= row["high"] < row["process"]
-    assert content["environment"]["torch"] == torch.__version__
+    assert content["environment"]["torch"] == version("torch")
     assert content["environment"]["device"] == DEVICES["h200"].title
     output = capsys.readouterr()
     error = abs(row["reserved"] / (100 * MIB) - 1)

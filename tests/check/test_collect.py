@@ -13,14 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from shoestring.check import build, disk, host, inputs, network, packages, run_lock
+from shoestring.check import build, disk, host, inputs, network, run_lock
 from shoestring.check.collect import collect_facts
 from shoestring.hardware import probe
 from shoestring.recipe.finding import choose
 from shoestring.session.lock import locked
 from shoestring.units import MIB
-
-CONSTRAINTS = Path(__file__).parents[2] / "constraints.txt"
 
 
 def test_disk_probe_syncs_and_removes_its_file(tmp_path, monkeypatch):
@@ -160,7 +158,8 @@ def test_probe_of_the_installed_build():
     import torch
 
     result = build.probe_build()
-    assert (result.version, result.error) == (torch.__version__, "")
+    assert result.version == torch.__version__
+    assert not result.error or "Found no NVIDIA driver" in result.error  # of a CUDA build on a machine without a GPU
     assert (result.cuda is None) is (torch.version.cuda is None)
     assert result.threads >= 1
 
@@ -235,25 +234,6 @@ def test_missing_temporary_folder_has_no_free_space(monkeypatch):
 
     monkeypatch.setattr(tempfile, "gettempdir", fail)
     assert host.inspect_host().temporary_free_bytes == 0
-
-
-def test_tested_versions_match_constraints():
-    pins = dict(line.split("==") for line in CONSTRAINTS.read_text().split() if "==" in line)
-    assert {name: pins[name] for name in packages.TESTED} == packages.TESTED
-
-
-def test_required_packages_come_from_metadata():
-    base = {package.name: package for package in packages.required_packages(())}
-    assert {"torch", "safetensors", "nvidia-ml-py"} <= base.keys() and "peft" not in base
-    assert base["torch"].minimum == "2.6" and packages.parse_version(base["torch"].installed) >= (2, 6)
-    chart = {package.name: package for package in packages.required_packages({"chart"}, installed=lambda name: "")}
-    assert (chart["peft"].extra, chart["peft"].installed) == ("chart", "")
-    assert not {"pytest", "bitsandbytes"} & chart.keys()
-
-
-@pytest.mark.parametrize(("text", "expected"), [("2.13.0+cu130", (2, 13, 0)), ("3.0rc1", (3, 0, 1)), ("", ())])
-def test_parse_version(text, expected):
-    assert packages.parse_version(text) == expected
 
 
 def test_collect_all_facts_of_this_machine(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import shoestring
 from shoestring.check import preflight, trial_findings
 from shoestring.check.facts import Facts
 from shoestring.errors import UsageError
+from shoestring.packages.requirements import Package
 from shoestring.runs.evaluate import Evaluation
 from tests.check.sample_facts import DISK, L4, make_driver, make_facts
 
@@ -51,6 +52,15 @@ def test_json_output_of_a_failed_check(run_command, set_facts):
     assert (status, answer["status"], answer["tried"]) == (1, "fail", None)
     assert {"name", "status", "said", "hint"} == set(answer["findings"][0])
     assert [finding["name"] for finding in answer["findings"] if finding["status"] == "fail"] == ["disk"]
+
+
+def test_json_says_what_the_image_of_another_platform_lacks(run_command, set_facts):
+    bitsandbytes = Package(name="bitsandbytes", minimum="0.45", installed="0.50.2", extra="bitsandbytes")
+    set_facts(make_facts(platform=None, packages=(bitsandbytes,)))
+    image = json.loads(run_command("check", "--json")[1])["image"]
+    assert ([package["name"] for package in image["lacks"]], image["python"]) == (["bitsandbytes"], "3.12")
+    set_facts(make_facts(packages=(bitsandbytes,)))
+    assert json.loads(run_command("check", "--json")[1])["image"] is None
 
 
 def test_recipe_without_a_file_is_not_tried(set_facts, monkeypatch):

@@ -4,7 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from shoestring.check import requirements
-from shoestring.check.facts import Input, Package, RunLock
+from shoestring.check.facts import Input, RunLock
+from shoestring.hardware.targets import known
+from shoestring.packages.requirements import Package
 from tests.check.sample_facts import HOST, finding_named, make_facts
 
 DATA = Input(
@@ -17,23 +19,44 @@ NO_INTERNET = {"huggingface.co": "Name or service not known", "pypi.org": "no an
 
 
 def test_missing_and_outdated_packages_fail_with_a_hint():
-    torch = Package(name="torch", minimum="2.6", installed="2.5.1+cu121")
+    torch = Package(name="torch", minimum="2.6", below="3", installed="2.5.1+cu121")
     peft = Package(name="peft", minimum="0.15", installed="", extra="chart")
     finding = finding_named("packages", make_facts(packages=(torch, peft)))
     assert finding.status == "fail"
-    assert (
-        "torch is 2.5.1+cu121, but 2.6 or later is required" in finding.message
-        and "peft is not installed" in finding.message
-    )
-    assert "shoestring[chart]" in finding.hint
+    assert "torch 2.5.1+cu121 is too old (required: torch>=2.6,<3)" in finding.message
+    assert "peft is not installed" in finding.message
+    assert finding.hint.startswith("pip install 'torch>=2.6,<3' 'peft>=0.15'")
+    assert finding_named("packages", make_facts(packages=(replace(torch, installed="3.0"),))).status == "fail"
+    assert "[chart]" in finding_named("packages", make_facts(packages=(peft,))).hint
     assert "--no-index" in finding_named("packages", make_facts(packages=(peft,), internet=NO_INTERNET)).hint
+
+
+def test_what_the_image_of_another_platform_lacks_is_said():
+    packages = (
+        Package(name="torch", minimum="2.6", installed="2.13.0"),
+        Package(name="trl", minimum="1.10", installed="1.16.0", extra="chart"),
+    )
+    facts = make_facts(packages=packages, platform=None)
+    finding = finding_named("image", facts)
+    assert finding.status == "pass"
+    assert "lacks trl, datasets>=4.7.0, pyarrow>=21.0.0: kaggle start and the notebook bring them;" in finding.message
+    assert finding.message.endswith("by hand: pip install trl==1.16.0 datasets==5.0.1 pyarrow==26.0.1")
+    complete = finding_named("image", replace(facts, packages=packages[:1]))
+    assert complete.message == "Kaggle's image of 2026-08-12 has all packages"
+    # In a session of the platform, and for a GPU without a platform, there is nothing to say.
+    assert requirements.check_image(make_facts(packages=packages)) is None
+    assert requirements.check_image(replace(facts, target=known()["t4"])) is None
 
 
 def test_untested_versions_are_a_warning():
     assert finding_named("versions", make_facts()).status == "pass"
     untested = Package(name="torch", minimum="2.6", installed="2.14.0")
     finding = finding_named("versions", make_facts(packages=(untested,)))
-    assert (finding.status, "torch 2.14.0 (tested: 2.13.0)" in finding.message) == ("warn", True)
+    assert finding.status == "warn"
+    assert "torch 2.14.0 (tested: 2.6.0, 2.10.0, 2.11.0, 2.13.0)" in finding.message
+    assert finding.hint.endswith("pip install torch==2.13.0")
+    of_kaggle = Package(name="torch", minimum="2.6", installed="2.10.0+cu128")
+    assert finding_named("versions", make_facts(packages=(of_kaggle,))).status == "pass"
 
 
 def test_moved_input_is_suggested_in_the_hint():

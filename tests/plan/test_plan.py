@@ -53,6 +53,28 @@ def test_json_has_all_results_of_a_plan(temporal):
     assert any("precision" in reason for reason in result["reasons"])
 
 
+def test_plan_says_what_the_image_of_the_platform_lacks(temporal, monkeypatch):
+    assert temporal.json()["image"]["lacks"] == [] and "lacks" not in str(temporal)
+    recipe = load(Mlp(), {"effective_batch": 10, "optimizer_states": "8bit"})
+    plan = make_plan(recipe, targets.find("kaggle-t4"), ONE)
+    image = json.loads(json.dumps(plan.json()))["image"]
+    assert (image["platform"], image["python"], image["command"]) == (
+        "kaggle", "3.12", "pip install bitsandbytes==0.50.2",
+    )  # fmt: skip
+    (package,) = image["lacks"]
+    assert package == {
+        "name": "bitsandbytes", "minimum": "0.45", "below": "1", "installed": "", "version": "0.50.2",
+        "required_by": ["shoestring[bitsandbytes]"],
+    }  # fmt: skip
+    for text in (" ".join(str(plan).split()), plan._repr_html_()):
+        assert "lacks bitsandbytes: kaggle start and the notebook bring it; by hand: pip install bitsandbytes" in text
+    assert len(str(plan).splitlines()) <= 25
+    assert make_plan(recipe, targets.find("t4"), ONE).json()["image"] is None
+    # In a session of Kaggle it may be installed by now.
+    monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
+    assert make_plan(recipe, targets.find("kaggle-t4"), ONE).image is None
+
+
 def test_plan_has_the_notes_of_the_recipe():
     class SyntheticRecipe:
         epochs = effective_batch = 2

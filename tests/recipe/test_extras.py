@@ -4,8 +4,9 @@ import sys
 import pytest
 
 from shoestring.errors import UsageError
-from shoestring.recipe.extras import require
+from shoestring.packages.requirements import require
 from shoestring.recipes.temporal import Temporal
+from tests.libraries import hide
 
 HEAVY = {"torch", "pandas", "torchmetrics", "matplotlib"}
 
@@ -30,16 +31,16 @@ def test_planning_needs_no_extra() -> None:
 
 @pytest.mark.parametrize("part", ["data", "evaluate"])
 def test_error_names_missing_packages_and_the_extra(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
-    for module in ("pandas", "torchmetrics"):
-        monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(UsageError, match="pandas, torchmetrics") as missing:
+    hide(monkeypatch, "pandas", "torchmetrics")
+    with pytest.raises(UsageError, match=r"^2 libraries are not installed") as missing:
         Temporal().data() if part == "data" else Temporal().evaluate(Temporal().model(), [])
-    assert "pip install 'shoestring[temporal]'" in str(missing.value)
+    assert [problem.split()[0] for problem in missing.value.problems] == ["pandas", "torchmetrics"]
+    assert "[temporal]" in missing.value.hint
 
 
 def test_error_names_only_missing_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torchmetrics", None)
-    with pytest.raises(UsageError, match=r"^not installed: torchmetrics$|torchmetrics") as missing:
+    hide(monkeypatch, "torchmetrics")
+    with pytest.raises(UsageError, match=r"^torchmetrics is not installed") as missing:
         require("temporal", "pandas", "torchmetrics")
     assert "pandas" not in missing.value.message
     require("temporal", "pandas")

@@ -18,10 +18,10 @@ from torch import nn
 import shoestring
 from shoestring.errors import CheckpointError, RunError, UsageError
 from shoestring.recipe.exports import Exported, Format, OnnxGraph
-from shoestring.recipe.extras import find_spec
 from shoestring.runs import export as exporting
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stored import StoredState
+from tests.libraries import hide
 from tests.mine import Mine
 
 DEAD = 2**22 + 1
@@ -202,12 +202,10 @@ def test_unusable_requests_are_refused(run, monkeypatch):
     with pytest.raises(UsageError, match="belong to no run") as refused:
         shoestring.export(run.parent / "alone", to="safetensors", recipe=Exportable())
     assert refused.value.hint == "--out FOLDER"
-    monkeypatch.setattr(
-        "shoestring.recipe.extras.find_spec", lambda name: None if name == "onnxscript" else find_spec(name)
-    )
+    hide(monkeypatch, "onnxscript")
     with pytest.raises(UsageError, match="onnxscript") as refused:
         shoestring.export(run, to="onnx", recipe=Exportable())
-    assert "shoestring[export]" in refused.value.hint
+    assert "[export]" in refused.value.hint
     (run / "best" / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(CheckpointError):
         shoestring.export(run, to="safetensors", recipe=Exportable())

@@ -9,7 +9,7 @@ import pytest
 import shoestring
 from shoestring.errors import UsageError
 from shoestring.monitor.events import read
-from shoestring.monitor.sinks import names
+from tests.libraries import hide
 from tests.mine import Mine
 
 
@@ -30,10 +30,10 @@ def test_log_that_cannot_be_written_is_refused_before_planning(tmp_path, monkeyp
     with pytest.raises(UsageError, match="--log tensorbord: there is no such log") as caught:
         shoestring.train(Mine(), run=tmp_path / "run", log=["csv", "tensorbord"])
     assert "tensorboard" in caught.value.hint
-    monkeypatch.setattr(names.importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(UsageError, match="--log tensorboard: tensorboard is not installed") as caught:
+    hide(monkeypatch, "tensorboard")
+    with pytest.raises(UsageError, match=r"^tensorboard is not installed") as caught:
         shoestring.train(Mine(), run=tmp_path / "run", log=["tensorboard"])
-    assert "shoestring[tensorboard]" in caught.value.hint
+    assert "[tensorboard]" in caught.value.hint
     assert not (tmp_path / "run").exists()
 
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from shoestring.errors import UsageError
-from shoestring.recipe import extras
 from shoestring.recipe.options import Adaptation
 from shoestring.settings import Settings
 from shoestring.techniques.eightbit import BlockwiseAdamW, require_real
 from shoestring.techniques.trainable import require_trainable
+from tests.libraries import hide
 
 
 def test_unsupported_settings_are_named() -> None:
@@ -36,11 +36,11 @@ def test_channels_last_needs_whole_weights_and_own_states() -> None:
 
 @pytest.mark.parametrize("options", [{"quantization": "nf4", "lora_r": 2}, {"optimizer_states": "8bit"}], ids=str)
 def test_adaptations_by_bitsandbytes_need_its_extra(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
-    monkeypatch.setattr(extras, "find_spec", lambda name: None)
-    require_trainable(Settings(), Adaptation())
-    with pytest.raises(UsageError, match="not installed: bitsandbytes"):
-        require_trainable(Settings(), Adaptation(**options))
-    monkeypatch.setattr(extras, "find_spec", lambda name: object())
+    with monkeypatch.context() as patch:
+        hide(patch, "bitsandbytes")
+        require_trainable(Settings(), Adaptation())
+        with pytest.raises(UsageError, match=r"^bitsandbytes is not installed"):
+            require_trainable(Settings(), Adaptation(**options))
     require_trainable(Settings(), Adaptation(**options))
 
 

@@ -43,9 +43,9 @@ def test_a_saved_tensor_of_a_checkpointed_block_is_counted_in_forward_and_in_rec
     with counting(calls.append):
         values = torch.ones(2, requires_grad=True)
         result = checkpoint(lambda x: x.exp().sin(), values, use_reentrant=False)
-        assert calls == [SAVED_TENSOR] * 2
+        assert calls.count(SAVED_TENSOR) == 2  # beside an autograd function, before torch 2.11
         result.sum().backward()
-    assert calls == [SAVED_TENSOR] * 4
+    assert calls.count(SAVED_TENSOR) == 4
     assert values.grad is not None and values.grad.allclose(torch.tensor(1.0).exp().cos() * torch.tensor(1.0).exp())
 
 

@@ -108,6 +108,19 @@ def test_child_serves_several_requests_despite_prints(odd_recipes: Path) -> None
     assert (small.microbatches, large.microbatches) == (1, 2)
 
 
+def test_a_recipe_imports_in_the_child_what_it_imports_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "sizes_of_mine.py").write_text("WIDTH = 4\n")
+    recipe = tmp_path / "recipe.py"
+    recipe.write_text(
+        "from sizes_of_mine import WIDTH\nfrom torch import nn\nfrom tests.mine import Mine\n\n\n"
+        "class Wide(Mine):\n    def model(self):\n        return nn.Linear(3, WIDTH)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path / "elsewhere")
+    with Tracer(finding.load(str(recipe), {})) as recipe_tracer:
+        assert recipe_tracer.facts.parameters_total == 16
+
+
 def test_data_errors_are_passed_on_unchanged(odd_recipes: Path) -> None:
     with Tracer(finding.load(f"{odd_recipes}:BadData", {})) as recipe_tracer, pytest.raises(DataError) as caught:
         assert recipe_tracer.facts

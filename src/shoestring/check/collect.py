@@ -4,14 +4,16 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from shoestring.check import build, disk, host, inputs, network, packages, run_lock
+from shoestring.check import build, disk, host, inputs, network, run_lock
 from shoestring.check.facts import Facts
 from shoestring.errors import RunError
 from shoestring.hardware import probe, targets
 from shoestring.hardware.catalog import Target
 from shoestring.hardware.occupancy import Driver, occupancy
-from shoestring.recipe.finding import BUILT_IN, HUGGING_FACE
+from shoestring.packages.requirements import required
+from shoestring.recipe.finding import HUGGING_FACE
 from shoestring.recipe.options import LoadedRecipe
+from shoestring.recipe.requirements import required_extras
 
 
 def collect_facts(on: str, run: Path, loaded: LoadedRecipe | None = None) -> Facts:
@@ -41,7 +43,7 @@ def collect_facts(on: str, run: Path, loaded: LoadedRecipe | None = None) -> Fac
             internet=pending_hosts.result(),
             mounted=inputs.mounted_data_sets(),
             inputs=recipe_inputs,
-            packages=packages.required_packages(_required_extras(loaded) if loaded else ()),
+            packages=required(required_extras(loaded) if loaded else ()),
             recipe=loaded.name if loaded else "",
             needs_hub=bool(loaded) and _is_hub_model(loaded),
             run_lock=run_lock.inspect_lock(run),
@@ -68,19 +70,6 @@ def _find_target(on: str) -> Target:
 
 def _is_here(target: Target) -> bool:
     return target.device.kind == "cpu" or target.device.title == probe.local().device.title
-
-
-def _required_extras(loaded: LoadedRecipe) -> set[str]:
-    """Return the extras that a recipe with these options requires."""
-    extras = {loaded.name} if loaded.name in BUILT_IN else set()
-    if loaded.name.startswith(HUGGING_FACE):
-        extras.add("huggingface")
-    adaptation = loaded.adaptation
-    if adaptation.lora_r is not None:
-        extras.add("huggingface")  # it includes peft
-    if adaptation.quantization != "none" or adaptation.optimizer_states != "own":
-        extras.add("bitsandbytes")
-    return extras
 
 
 def _is_hub_model(loaded: LoadedRecipe | None) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from shoestring.hardware.catalog import Platform, Target
 from shoestring.hardware.occupancy import Driver
+from shoestring.packages.requirements import Package
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,19 +108,6 @@ class Input:
     """A predicate such as "does not exist"; empty if the path can be read."""
     alternatives: tuple[Path, ...]
     """Files or folders of the same name in the folders where platforms mount data."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Package:
-    """A required package."""
-
-    name: str
-    minimum: str
-    """The oldest supported version; empty for any."""
-    installed: str
-    """The installed version; empty if the package is not installed."""
-    extra: str = ""
-    """The extra that installs it; empty for a package that is always required."""
 
 
 @dataclass(frozen=True, kw_only=True)

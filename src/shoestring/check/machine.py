@@ -3,6 +3,7 @@
 from shoestring.check.facts import Facts
 from shoestring.check.finding import Finding, failed, passed, warned
 from shoestring.hardware import cublas
+from shoestring.packages.requirements import library_of, remedy
 from shoestring.units import GIB, MIB, bytes_text
 
 _EARLIEST = 1_735_689_600.0  # 2025-01-01, before this program existed
@@ -22,7 +23,7 @@ def check_pytorch(facts: Facts) -> Finding | None:
     """Check that PyTorch can be imported."""
     build = facts.build
     if not build.version:
-        return failed("PyTorch", build.error, "reinstall it: pip install --force-reinstall torch")
+        return failed("PyTorch", build.error, remedy([library_of("torch")]))
     return passed("PyTorch", f"version {build.version}, {build.threads} threads")
 
 

@@ -14,6 +14,7 @@ from shoestring.check.loading import check_loading, measured_loading
 from shoestring.display import Displayed
 from shoestring.errors import ShoestringError, TraceError
 from shoestring.hardware import probe, targets
+from shoestring.hardware.images import ImageAnswer
 from shoestring.plan.weight_type import with_weight_type
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.whole_batch import require_whole_batch
@@ -37,6 +38,7 @@ CHECKS: tuple[Check, ...] = (
     machine.check_temporary_folder,
     machine.check_shared_memory,
     requirements.check_packages,
+    requirements.check_image,
     requirements.check_versions,
     requirements.check_inputs,
     requirements.check_internet,
@@ -61,6 +63,9 @@ class CheckResult(Displayed):
     """The result of each check, in the order in which they are printed."""
     tried: dict[str, Any] | None = None
     """The measured and predicted values of a trial of a few updates; None if there was no complete trial."""
+    image: ImageAnswer | None = None
+    """What the image of the target's platform lacks for this recipe with these options; None without an image, and in a
+    session of the platform itself."""
     preview: str = ""
     """What a sample of the recipe's data is to its model, for people; empty if the recipe does not show it."""
 
@@ -79,6 +84,7 @@ class CheckResult(Displayed):
         return {
             "status": self.status,
             **dataclasses.asdict(self),
+            "image": self.image.json() if self.image else None,
             "findings": [finding.json() for finding in self.findings],
         }
 
@@ -105,7 +111,12 @@ def preflight(on: str, run: Path, loaded: LoadedRecipe | None = None, settings: 
         findings = (*findings, *trial_results)
         preview = _preview(loaded)
     return CheckResult(
-        target=on, recipe=loaded.name if loaded else "", findings=findings, tried=trial_summary, preview=preview
+        target=on,
+        recipe=loaded.name if loaded else "",
+        findings=findings,
+        tried=trial_summary,
+        image=requirements.image_of(facts),
+        preview=preview,
     )
 
 

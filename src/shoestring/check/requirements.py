@@ -1,47 +1,66 @@
 """Checks of what the request requires: packages, inputs, internet access, the quota and the run's directory."""
 
-from shoestring.check.facts import Facts, Package
+from shoestring.check.facts import Facts
 from shoestring.check.finding import Finding, failed, passed, warned
 from shoestring.check.network import HUB, PYPI
-from shoestring.check.packages import TESTED, parse_version
+from shoestring.hardware.images import ImageAnswer, image_answer
+from shoestring.packages.requirements import parse_version, remedy
+from shoestring.packages.tested import TESTED
 
 
 def check_packages(facts: Facts) -> Finding | None:
     """Check that the required packages are installed in a supported version."""
-    problems = [package for package in facts.packages if _package_problem(package)]
-    if problems:
-        extras = sorted({package.extra for package in problems if package.extra})
-        requirement = f"'shoestring[{','.join(extras)}]'" if extras else "shoestring"
-        hint = f"pip install --upgrade {requirement}"
+    unusable = [package for package in facts.packages if package.problem]
+    if unusable:
+        hint = remedy(unusable)
         if facts.internet.get(PYPI):
             hint += f"; {PYPI} is unreachable, so install from mounted wheels: pip install --no-index --find-links DIR"
-        message = "; ".join(f"{package.name} {_package_problem(package)}" for package in problems)
-        return failed("packages", message, hint)
+        return failed("packages", "; ".join(package.problem_text for package in unusable), hint)
     if not facts.packages:
         return warned("packages", "shoestring is not installed, so its requirements are unknown", "pip install .")
     requirer = f"shoestring and {facts.recipe} require" if facts.recipe else "shoestring requires"
     return passed("packages", f"all packages that {requirer} are installed")
 
 
+def image_of(facts: Facts) -> ImageAnswer | None:
+    """Return what the image of the target's platform lacks; None in its own sessions: `packages` says it there."""
+    platform = facts.target.platform
+    if platform is None or (facts.platform and facts.platform.name == platform.name):
+        return None
+    return image_answer(platform.name, facts.packages)
+
+
+def check_image(facts: Facts) -> Finding | None:
+    """Report what the image of the target's platform lacks. That is no warning: a session brings it."""
+    answer = image_of(facts)
+    return passed("image", answer.text) if answer else None
+
+
 def check_versions(facts: Facts) -> Finding | None:
-    """Check that the packages on which results may depend have the tested versions."""
+    """Check that the packages on which results may depend have tested versions."""
     installed = {
-        package.name: package.installed for package in facts.packages if package.name in TESTED and package.installed
+        package.name: package.installed
+        for package in facts.packages
+        if package.name in TESTED and package.installed and not package.problem
     }
-    untested = {
-        name: version
-        for name, version in installed.items()
-        if parse_version(version)[:2] != parse_version(TESTED[name])[:2]
-    }
+    untested = {name: version for name, version in installed.items() if not _is_tested(name, version)}
     if not installed:
         return None
     if untested:
-        message = ", ".join(f"{name} {version} (tested: {TESTED[name]})" for name, version in untested.items())
-        hint = "these versions should work; if they do not, install the tested ones (constraints.txt)"
+        message = ", ".join(
+            f"{name} {version} (tested: {', '.join(TESTED[name])})" for name, version in untested.items()
+        )
+        hint = "these versions should work; if they do not, install tested ones: pip install "
+        hint += " ".join(f"{name}=={TESTED[name][-1]}" for name in untested)
         return warned("versions", message, hint)
     return passed(
         "versions", "tested versions: " + ", ".join(f"{name} {version}" for name, version in installed.items())
     )
+
+
+def _is_tested(name: str, version: str) -> bool:
+    """Return whether a version differs from a tested one at most in its last part, which corrects errors."""
+    return parse_version(version)[:2] in {parse_version(tested)[:2] for tested in TESTED[name]}
 
 
 def check_inputs(facts: Facts) -> Finding | None:
@@ -133,11 +152,3 @@ def check_run(facts: Facts) -> Finding | None:
         f"{lock.run} is locked by {holder}{status_text}",
         f"wait for it, or end it so that it saves: kill {pid}; it may belong to a notebook kernel that was restarted",
     )
-
-
-def _package_problem(package: Package) -> str:
-    if not package.installed:
-        return "is not installed"
-    if package.minimum and parse_version(package.installed) < parse_version(package.minimum):
-        return f"is {package.installed}, but {package.minimum} or later is required"
-    return ""

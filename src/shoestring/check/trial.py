@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoestring.errors import ShoestringError
+from shoestring.packages.broken import broken_library
 
 if TYPE_CHECKING:
     from shoestring.settings import MemoryFormat, Settings
@@ -51,6 +52,9 @@ def run_trial(request: dict[str, Any], report: Report) -> None:
         is_memory = isinstance(error, NoMemoryError)
         report({"stage": "error", "message": error.message, "hint": error.hint or "", "memory": is_memory})
     except Exception as error:  # noqa: BLE001  (the recipe's code may raise anything)
+        if broken := broken_library(error):
+            report({"stage": "error", "message": broken.message, "hint": broken.hint, "memory": False})
+            return
         frame = traceback.extract_tb(error.__traceback__)[-1]
         located_message = f"{type(error).__name__} in {frame.filename}, line {frame.lineno}: {error_message(error)}"
         message = out_of_memory_message(error)

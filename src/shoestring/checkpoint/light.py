@@ -7,8 +7,8 @@ those of peft, `adapter_config.json` and `adapter_model.safetensors`, which `Pef
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -186,11 +186,24 @@ def weights_to_save(model: nn.Module) -> dict[str, Tensor]:
         return codec.pack(model.state_dict())[1]
     from peft import get_peft_model_state_dict
 
+    with _without_requests(peft_model):
+        return dict(get_peft_model_state_dict(peft_model))
+
+
+@contextmanager
+def _without_requests(peft_model: Any) -> Iterator[None]:
+    """Let peft not look for the base model's config on the hub, nor warn that it is not there, while weights are saved.
+
+    It compares the sizes of the vocabularies; before peft 0.21 it looks even if the base model has no name.
+    """
     config = peft_model.peft_config[peft_model.active_adapter]
-    # The name of a base that has none is "". peft before 0.21 asks the hub for its configuration, and warns that there
-    # is none; with None it asks for nothing.
-    config.base_model_name_or_path = config.base_model_name_or_path or None
-    return dict(get_peft_model_state_dict(peft_model))
+    name = config.base_model_name_or_path
+    if not (name and Path(name).is_dir()):
+        config.base_model_name_or_path = None
+    try:
+        yield
+    finally:
+        config.base_model_name_or_path = name
 
 
 def _rounded_dtypes(weights: Mapping[str, Tensor], model: nn.Module, dtype: torch.dtype) -> dict[str, torch.dtype]:

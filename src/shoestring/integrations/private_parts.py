@@ -92,17 +92,17 @@ def make_resuming_class(base: Any) -> Any:
 def _make_class_of_parts(base: Any) -> Any:
     """Return a subclass of `base`, whose training loop is one method, with the parts that later versions have.
 
-    Before transformers 5.2, `_inner_training_loop` has neither `_run_epoch` nor `_finalize_training`, and the sum of the
-    losses since the last log is its variable `tr_loss`.
+    Before transformers 5.2, `_inner_training_loop` has neither `_run_epoch` nor `_finalize_training`, and the sum of
+    the losses since the last log is its variable `tr_loss`.
     """
 
     class OfParts(base):  # type: ignore[misc]
         def set_initial_training_values(self, *args: Any, **kwargs: Any) -> Any:
             """Begin the sum of the losses, which is restored after this; of a run that has ended, train no epoch."""
             self._tr_loss, self._is_sum_restored = torch.tensor(0.0, device=self.args.device), False
-            epochs, *others = super().set_initial_training_values(*args, **kwargs)
-            self._epochs, self._is_ended = epochs, self.is_run_ended(total_updates=others[-1])
-            return (0 if self._is_ended else epochs, *others)
+            epochs, *sizes, total_updates = super().set_initial_training_values(*args, **kwargs)
+            self._epochs, self._is_ended = epochs, self.is_run_ended(total_updates)
+            return (0 if self._is_ended else epochs, *sizes, total_updates)
 
         def end_restoring(self) -> None:
             """Add the restored sum to those logged, for a run that has ended: it has no first microbatch."""

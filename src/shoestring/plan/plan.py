@@ -11,7 +11,10 @@ from shoestring.estimate.calibration import Calibration
 from shoestring.estimate.memory import Breakdown
 from shoestring.garbage import collection_paused
 from shoestring.hardware.catalog import Target
+from shoestring.hardware.images import ImageAnswer, image_answer
 from shoestring.hardware.prices import Price, price
+from shoestring.hardware.probe import platform_here
+from shoestring.packages.requirements import required
 from shoestring.plan.advice import AdviceContext, advice
 from shoestring.plan.candidates import Candidate, Candidates
 from shoestring.plan.costs import PlannedDisk, PlannedHost, PlannedTime, planned_disk, planned_host, planned_time
@@ -26,6 +29,7 @@ from shoestring.plan.untraced import hinting_at_training
 from shoestring.plan.weight_type import with_weight_type
 from shoestring.recipe.contract import updates_per_epoch
 from shoestring.recipe.options import LoadedRecipe
+from shoestring.recipe.requirements import required_extras
 from shoestring.recipe.whole_batch import require_whole_batch
 from shoestring.renamed import instance_attributes_of
 from shoestring.settings import Settings
@@ -64,6 +68,9 @@ class Plan(display.Displayed):
     """The disk space of the run's directory."""
     host: PlannedHost
     """The host memory."""
+    image: ImageAnswer | None
+    """What the image of the target's platform lacks for this recipe with these options; None without an image, and in a
+    session of the platform, where `shoestring check` says what is not installed."""
     limits: tuple[Limit, ...]
     """What the target limits."""
     binding: Limit
@@ -133,6 +140,7 @@ class Plan(display.Displayed):
             "weeks": [dataclasses.asdict(week) for week in self.weeks],
             "disk": self.disk.json(),
             "host": self.host.json(),
+            "image": self.image.json() if self.image else None,
             "cost": {"usd": self.cost_usd, "price": dataclasses.asdict(self.price) if self.price else None},
             "limits": [limit.json() for limit in self.limits],
             "binding": self.binding.name,
@@ -252,6 +260,7 @@ def plan_with(
         weeks=tuple(weeks(planned_sessions or (), platform.weekly_gpu_hours if platform else None)),
         disk=disk,
         host=host,
+        image=_image(loaded, target),
         limits=tuple(bounds),
         binding=binding(bounds),
         changes=tuple(changes(bounds, proposed, target)),
@@ -270,6 +279,13 @@ def plan_with(
         alternatives=tuple(_alternative_json(candidate) for candidate in _alternatives(ranked[1:])),
         next_command=_next_command(loaded, requested, target, bounds, proposed, phases_to_run),
     )
+
+
+def _image(loaded: LoadedRecipe, target: Target) -> ImageAnswer | None:
+    platform = target.platform
+    if platform is None or platform.name == platform_here().name:
+        return None
+    return image_answer(platform.name, required(required_extras(loaded)))
 
 
 def _fallback_limits(loaded: LoadedRecipe, settings: Settings, facts: Facts, target: Target) -> fallbacks.Limits:

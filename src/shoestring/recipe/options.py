@@ -74,7 +74,7 @@ class Adaptation:
         Literal["own", "8bit", "paged", "paged_8bit"],
         "the optimizer's own states, or those of bitsandbytes' AdamW: in 8 bits, paged to host memory, or both",
     ] = "own"
-    """The states of bitsandbytes need the extra `shoestring[bitsandbytes]`."""
+    """The states of bitsandbytes need the extra `bitsandbytes`."""
 
     def __post_init__(self) -> None:
         problems = config.too_small(vars(self), {"lora_r": 1, "lora_alpha": 1})

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from shoestring.checkpoint.files import json_text, write_text
 from shoestring.errors import RunError
+from shoestring.packages.requirements import require
 from shoestring.recipe.exports import Axes, Exported, OnnxGraph
-from shoestring.recipe.extras import require
 
 if TYPE_CHECKING:
     from torch import Tensor

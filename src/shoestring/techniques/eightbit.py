@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from shoestring.errors import UsageError
-from shoestring.recipe import extras
+from shoestring.packages import requirements
 
 EXTRA = "bitsandbytes"
 
@@ -87,7 +87,7 @@ def real_optimizer(own: Optimizer, states: str, device: torch.device) -> Optimiz
             f"optimizer_states={states}: paged states move between GPU and host memory, but training runs on the CPU",
             hint="optimizer_states=8bit" if bits == 8 else "optimizer_states=own",
         )
-    extras.require(EXTRA, "bitsandbytes")
+    requirements.require(EXTRA, "bitsandbytes")
     import bitsandbytes
 
     optimizer: Optimizer = bitsandbytes.optim.AdamW(groups, optim_bits=bits, is_paged=paged)

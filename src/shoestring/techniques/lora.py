@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from shoestring.errors import UsageError
-from shoestring.recipe import extras
+from shoestring.packages import requirements
 from shoestring.recipe.options import Adaptation
 
 EXTRA = "huggingface"
@@ -44,7 +44,7 @@ def with_adapters(base: nn.Module, adaptation: Adaptation) -> nn.Module:
     Raises UsageError for targets that the model does not have or on which adapters would have no effect, and if peft is
     not installed.
     """
-    extras.require(EXTRA, "peft")
+    requirements.require(EXTRA, "peft")
     targets = _find_targets(base, adaptation.lora_targets)  # before importing peft, which takes seconds
     from peft import LoraConfig, get_peft_model
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from shoestring.errors import UsageError
-from shoestring.recipe import extras
+from shoestring.packages import requirements
 from shoestring.units import bytes_text
 
 EXTRA = "bitsandbytes"
@@ -85,7 +85,7 @@ def real_layer(original: Any, compute: torch.dtype, double: bool) -> nn.Module:
     Its `state_dict` has only named tensors, and it is loaded like that of any other module. Raises UsageError if
     bitsandbytes is not installed.
     """
-    extras.require(EXTRA, "bitsandbytes")
+    requirements.require(EXTRA, "bitsandbytes")
     from bitsandbytes.nn import Linear4bit, Params4bit
 
     weight = original.weight.detach()

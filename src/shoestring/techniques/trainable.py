@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from shoestring.errors import UsageError
-from shoestring.recipe import extras
+from shoestring.packages import requirements
 from shoestring.recipe.options import Adaptation
 from shoestring.settings import Settings
 
@@ -41,7 +41,7 @@ def require_trainable(settings: Settings, adaptation: Adaptation | None = None) 
             hint="set memory_format=contiguous",
         )
     if adaptation.quantization != "none" or adaptation.optimizer_states != "own":
-        extras.require("bitsandbytes", "bitsandbytes")
+        requirements.require("bitsandbytes", "bitsandbytes")
 
 
 def sharding_problems(settings: Settings, adaptation: Adaptation) -> list[str]:

@@ -1,8 +1,12 @@
-"""`python -m shoestring.trace DESCRIPTORS`: the child process that simulates a GPU and serves a Tracer's requests."""
+"""`python -m shoestring.trace DESCRIPTORS FOLDERS`: the child that simulates a GPU and serves the requests of a Tracer.
+
+The four descriptors are those of its pipes; modules are imported from the folders.
+"""
 
 import sys
 
-from shoestring.trace import child
-
 if __name__ == "__main__":
-    child.serve([int(descriptor) for descriptor in sys.argv[1:]])
+    sys.path[:] = sys.argv[5:]
+    from shoestring.trace import child
+
+    child.serve([int(descriptor) for descriptor in sys.argv[1:5]])

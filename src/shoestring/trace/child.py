@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TextIO
 
 from shoestring.errors import ShoestringError
+from shoestring.packages.broken import usable_libraries
 from shoestring.processes import exit_with_parent
 from shoestring.recipe.finding import load
 from shoestring.recipe.losses import losses_by_stage
@@ -49,9 +50,7 @@ def serve(descriptors: Sequence[int], loaded: LoadedRecipe | None = None) -> Non
     # parent may have paused it altogether, but a recipe's tensors may be in cycles.
     gc.set_threshold(_OBJECTS_PER_COLLECTION)
     gc.enable()
-    import torch
-
-    torch.set_num_threads(1)  # a process that is forked has none of its pool
+    unusable = _import_torch()
     handler = _RequestHandler(loaded)
     pipes, spare = _Pipes.open(*descriptors[:2]), _Pipes.open(*descriptors[2:])
     while line := pipes.requests.readline():
@@ -64,8 +63,19 @@ def serve(descriptors: Sequence[int], loaded: LoadedRecipe | None = None) -> Non
                 continue
             response: dict[str, Any] = {}
         else:
-            response = _response(handler, request)
+            response = _error_response(unusable) if unusable else _response(handler, request)
         print(json.dumps(response), file=pipes.responses, flush=True)
+
+
+def _import_torch() -> ShoestringError | None:
+    """Import torch, which takes about a second, before the first request. Return the error if it cannot be imported."""
+    try:
+        with usable_libraries():
+            import torch
+    except ShoestringError as error:
+        return error
+    torch.set_num_threads(1)  # a process that is forked has none of its pool
+    return None
 
 
 class _Pipes(NamedTuple):
@@ -96,8 +106,12 @@ def _response(handler: _RequestHandler, request: Mapping[str, Any]) -> dict[str,
     try:
         return handler.answer(request)
     except ShoestringError as error:
-        fields = {"message": error.message, "problems": list(error.problems), "hint": error.hint}
-        return {"error": {"kind": type(error).__name__, **fields}}
+        return _error_response(error)
+
+
+def _error_response(error: ShoestringError) -> dict[str, Any]:
+    fields = {"message": error.message, "problems": list(error.problems), "hint": error.hint}
+    return {"error": {"kind": type(error).__name__, **fields}}
 
 
 class _RequestHandler:

@@ -153,8 +153,9 @@ def _spawn() -> ChildProcess:
     output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
     pipes, spare = _Pipes.create(), _Pipes.create()
     descriptors = (*pipes[2:], *spare[2:])
+    # A recipe imports what it can import here, and nothing else: `-P` adds no folder.
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "shoestring.trace", *map(str, descriptors)],
+        [sys.executable, "-P", "-m", "shoestring.trace", *map(str, descriptors), *sys.path],
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,

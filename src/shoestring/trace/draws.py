@@ -57,8 +57,8 @@ class Draws:
         largest = 1 - torch.finfo(draw.dtype).eps / 2
         with unset_fake_temporarily():
             value = torch.full(draw.shape, largest, dtype=draw.dtype, device="cpu")
-        # The fake mode keeps the value of a constant, as of what `torch.tensor` creates on the CPU, and computes with it.
-        # In this place `torch.tensor` itself has a value from torch 2.11 on alone.
+        # The fake mode keeps the value of a constant, as of what `torch.tensor` creates on the CPU, and computes with
+        # it. What `torch.tensor` creates in this place has no value before torch 2.11.
         number = draw.fake_mode.fake_tensor_converter.from_real_tensor(draw.fake_mode, value, make_constant=True)
         self._drawn[number] = True
         return number

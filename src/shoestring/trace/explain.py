@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import (
 
 from shoestring.errors import ShoestringError, TraceError
 from shoestring.failures import exits_as_errors
+from shoestring.packages.broken import broken_library
 from shoestring.trace.places import is_own, python_syntax
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ _HINTS = {
     "without CUDA support": _REAL_GPU,
     "No CUDA GPUs are available": _REAL_GPU,
     "no NVIDIA driver": _REAL_GPU,
+    "CUDA driver version is insufficient": _REAL_GPU,
+    "no CUDA-capable device": _REAL_GPU,
     "Attempting to deserialize object on a CUDA device": _REAL_GPU,
     "data pointer": _EXTENSION,
     "data_ptr": _EXTENSION,
@@ -47,7 +50,7 @@ _HINT = (
 
 @contextlib.contextmanager
 def explain_errors(recorder: Recorder | None = None) -> Iterator[None]:
-    """Turn any error raised in this block into a TraceError, except the project's own errors."""
+    """Turn any error raised in this block into a TraceError, except the project's own and those of a broken library."""
     try:
         with exits_as_errors(TraceError):
             yield
@@ -66,6 +69,8 @@ def explain_errors(recorder: Recorder | None = None) -> Iterator[None]:
             hint="register one with torch.library.register_fake",
         ) from error
     except Exception as error:
+        if broken := broken_library(error):
+            raise broken from error
         during = f" during {recorder.operator}" if recorder and recorder.operator else ""
         hint = next((hint for fragment, hint in _HINTS.items() if fragment in f"{type(error).__name__} {error}"), _HINT)
         message = f"{type(error).__name__}{_location(error)}{during}: {error}"

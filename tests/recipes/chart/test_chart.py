@@ -13,6 +13,7 @@ from shoestring.recipes.chart import IMAGE_TOKENS, Chart, Options
 from shoestring.recipes.chart.policy import SIZES, Batch, log_probabilities
 from shoestring.techniques import checkpointing
 from shoestring.trace import simulated_device
+from tests.libraries import hide
 
 TINY = {"size": "tiny", "prompt_len": 40, "completion_len": 6, "weights": "fp32"}
 
@@ -44,10 +45,11 @@ def test_import_needs_neither_torch_nor_transformers() -> None:
 
 
 def test_missing_packages_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoestring.recipe.extras.find_spec", lambda name: None)
-    with pytest.raises(UsageError, match="transformers, peft") as refused:
+    hide(monkeypatch, "transformers", "peft")
+    with pytest.raises(UsageError, match="2 libraries are not installed") as refused:
         Chart().model()
-    assert "shoestring[chart]" in refused.value.hint
+    assert [problem.split()[0] for problem in refused.value.problems] == ["transformers", "peft"]
+    assert "[chart]" in refused.value.hint
 
 
 def test_invalid_options_are_all_reported() -> None:

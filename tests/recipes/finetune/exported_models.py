@@ -122,6 +122,7 @@ def with_lora(base: Any, *, targets: list[str] | None = None, **changes: Any) ->
     with warnings.catch_warnings():
         # peft uses a name that newer versions of transformers deprecate.
         warnings.simplefilter("ignore", FutureWarning)
+        warnings.filterwarnings("ignore", ".*a tied layer is part of the adapter")  # peft 0.19, where it is targeted
         model = get_peft_model(base, LoraConfig(r=4, lora_alpha=8, target_modules=names, **changes)).eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():

@@ -10,6 +10,7 @@ from shoestring.errors import DataError, UsageError
 from shoestring.recipe.finding import find, load
 from shoestring.recipe.options import option_fields
 from shoestring.recipes.legal import Legal, Options
+from tests.libraries import hide
 
 TINY = Options(size="tiny", seq_len=12)
 HIERARCHICAL = Options(architecture="hier_bilstm_crf", size="tiny", seq_len=12, max_sentences=9)
@@ -28,10 +29,10 @@ def test_import_needs_neither_torch_nor_transformers() -> None:
 
 
 def test_missing_transformers_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoestring.recipe.extras.find_spec", lambda name: None)
+    hide(monkeypatch, "transformers")
     with pytest.raises(UsageError, match="transformers") as error:
         Legal().model()
-    assert "shoestring[legal]" in error.value.hint
+    assert "[legal]" in error.value.hint
 
 
 def test_all_invalid_options_are_reported_at_once() -> None:

@@ -13,6 +13,7 @@ from shoestring.recipes.vqa.curriculum import ANSWER_FOCUS, FORMAT_LEARNING, Sta
 from shoestring.recipes.vqa.student import IGNORED, Batch
 from shoestring.techniques import checkpointing
 from shoestring.trace import simulated_device
+from tests.libraries import hide
 
 TINY = {"size": "tiny", "q_len": 6, "a_len": 5}
 TEXTS = ("whole", "answer", "reasoning")
@@ -52,10 +53,10 @@ def test_import_needs_neither_torch_nor_transformers() -> None:
 
 
 def test_missing_transformers_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoestring.recipe.extras.find_spec", lambda name: None)
+    hide(monkeypatch, "transformers")
     with pytest.raises(UsageError, match="transformers") as refused:
         VQA().model()
-    assert "shoestring[vqa]" in refused.value.hint
+    assert "[vqa]" in refused.value.hint
 
 
 def test_invalid_options_are_all_reported() -> None:

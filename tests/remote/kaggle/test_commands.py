@@ -7,6 +7,7 @@ import re
 import pytest
 
 from shoestring import api_kaggle, cli_kaggle
+from tests.libraries import hide
 from tests.loopback_kaggle import Loopback
 from tests.remote.kaggle.memory_kaggle import MemoryKaggle, make_state
 from tests.remote.kaggle.test_chain import finish
@@ -81,9 +82,9 @@ def test_other_options_of_a_chain_are_named(run, run_command):
 
 
 def test_a_missing_client_is_one_error(tmp_path, run_command, monkeypatch):
-    monkeypatch.setattr("shoestring.recipe.extras.find_spec", lambda name: None)
+    hide(monkeypatch, "kaggle")
     status, _, err = run_command("kaggle", "start", "temporal", "--run", tmp_path / "run")
-    assert status == 2 and "shoestring[kaggle]" in err
+    assert status == 2 and "[kaggle]" in err
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import pytest
 
 from shoestring.errors import UsageError
 from shoestring.recipe.finding import choose
+from shoestring.remote.kaggle import starting
 from shoestring.remote.kaggle.package import make_job, package_files, parse_data, training_data
 from shoestring.remote.kaggle.preflight import check_datasets, check_recipe
 from shoestring.remote.kaggle.starting import StartRequest, _with_absolute_recipe
@@ -48,6 +49,36 @@ def test_package_is_the_same_for_the_same_files():
     listed = json.loads(files["shoestring-package.json"])
     assert (listed["digest"], set(listed["files"])) == (digest, set(files) - {"shoestring-package.json"})
     assert package_files({"x.whl": b"x"})[1] == digest != package_files()[1]
+
+
+def test_package_has_the_wheels_of_what_the_image_lacks_with_these_options(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name in ("bitsandbytes==0.50.2", "gguf==0.19.0", "trl==1.16.0"):
+        for python in ("3.11", "3.12"):
+            folder = tmp_path / "shoestring" / "wheels" / f"{name}-py{python}"
+            folder.mkdir(parents=True)
+            (folder / f"{name.replace('==', '-')}-{python}.whl").touch()
+    state = make_state()
+    for options, wheels in (({}, {"gguf"}), ({"lora_r": 4, "quantization": "nf4"}, {"gguf", "bitsandbytes"})):
+        state.recipe = "finetune"
+        job = make_job(choose("finetune", {"size": "tiny", **options})[0], state)
+        sent = {name for name in job.package if name.endswith(".whl") and not name.startswith("shoestring-")}
+        assert {name.partition("-")[0] for name in sent} == wheels and all(name.endswith("3.12.whl") for name in sent)
+        assert ("bitsandbytes" in job.config["extras"]) is ("bitsandbytes" in wheels)
+        assert job.config["python"] == "3.12"
+
+
+def test_wheels_that_cannot_be_downloaded_are_notes_or_an_error_without_internet(tmp_path, monkeypatch):
+    monkeypatch.setattr(starting, "download_wheels", lambda answer: [f"no wheel of {answer.lacks[0].pin}"])
+    loaded, _ = choose("legal", {"size": "tiny"})
+    request = StartRequest(run=tmp_path, recipe="legal", values={})
+    notes = []
+    starting._download_wheels(request, loaded, notes.append)
+    assert notes[0] == "Kaggle's image lacks nupunkt==0.8.0: sent as wheels"
+    assert notes[1:] == ["no wheel of nupunkt==0.8.0; sessions need internet for it"]
+    with pytest.raises(UsageError, match="sessions without internet need wheels") as error:
+        starting._download_wheels(dataclasses.replace(request, internet=False), loaded, notes.append)
+    assert list(error.value.problems) == ["no wheel of nupunkt==0.8.0"]
 
 
 def test_data_of_the_command():

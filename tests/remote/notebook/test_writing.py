@@ -1,4 +1,6 @@
+import importlib.metadata
 import json
+import types
 from pathlib import Path
 
 import nbformat
@@ -72,3 +74,115 @@ def test_a_notebook_that_is_too_large_names_the_largest_files(tmp_path, monkeypa
     with pytest.raises(UsageError, match="Kaggle takes at most") as error:
         shoestring.notebook(str(recipe), out=tmp_path / "out")
     assert any("mine.py" in problem for problem in error.value.problems)
+
+
+def install_cell(folder):
+    """The source of the cell that installs, without its last lines, which call it."""
+    cells = nbformat.read(folder / "notebook.ipynb", 4).cells
+    source = next(cell.source for cell in cells if "def install()" in cell.source)
+    return source[: source.index("\ninstall()\n")]
+
+
+@pytest.fixture
+def install(monkeypatch, tmp_path):
+    """Run the cell of a notebook on an invented machine, which pip changes; return pip's commands and constraints."""
+
+    def run(folder, installed):
+        site = tmp_path / "site" / "shoestring"
+        site.mkdir(parents=True)
+        commands, constraints = [], []
+        required = [
+            "torch>=2.6",
+            "trl>=1.10; extra == 'chart'",
+            'nupunkt>=0.7; extra == "legal"',
+            "no; extra == 'cloud'",
+        ]
+
+        def version(name):
+            if name not in installed:
+                raise importlib.metadata.PackageNotFoundError(name)
+            return installed[name]
+
+        def run_pip(command, *, check=False):
+            assert check or "--find-links" in command
+            commands.append(command[3:])
+            installed.update(text.split("==") for text in command if "==" in text)
+            if "--constraint" in command:
+                constraints.extend(Path(command[command.index("--constraint") + 1]).read_text().split())
+
+        namespace = {}
+        exec(install_cell(folder), namespace)
+        error = importlib.metadata.PackageNotFoundError
+        namespace["importlib"] = types.SimpleNamespace(
+            metadata=types.SimpleNamespace(version=version, PackageNotFoundError=error, requires=lambda name: required),
+            util=types.SimpleNamespace(find_spec=lambda name: types.SimpleNamespace(origin=str(site / "__init__.py"))),
+            invalidate_caches=lambda: None,
+        )
+        namespace["subprocess"] = types.SimpleNamespace(run=run_pip)
+        namespace["install"]()
+        return commands, constraints
+
+    monkeypatch.setenv("SHOESTRING_KAGGLE_ROOT", str(tmp_path / "kaggle"))
+    return run
+
+
+def test_install_cell_takes_tested_versions_of_what_the_machine_lacks(install, tmp_path):
+    shoestring.notebook("chart", out=tmp_path / "out", size="tiny", quantization="nf4")
+    # The image is newer than the table, and has another version of pyarrow that is enough.
+    installed = {"torch": "2.10.0+cu128", "datasets": "4.0.0", "pyarrow": "22.0"}
+    (own, online), constraints = install(tmp_path / "out", installed)
+    assert constraints == ["torch==2.10.0+cu128", "bitsandbytes==0.50.2", "trl==1.16.0", "datasets==5.0.1"]
+    assert "--no-deps" in own and "--no-index" in own
+    assert "--no-index" not in online and online[-1].endswith(".whl[bitsandbytes,chart]")
+
+
+def test_install_cell_asks_no_index_for_a_complete_machine(install, tmp_path):
+    shoestring.notebook("temporal", out=tmp_path / "out")
+    (own,), constraints = install(tmp_path / "out", {"torch": "2.10.0"})
+    assert "--no-index" in own and not constraints
+
+
+def test_install_cell_installs_what_the_image_has_lost(install, tmp_path):
+    shoestring.notebook("temporal", out=tmp_path / "out")
+    (_, online), constraints = install(tmp_path / "out", {"torch": "2.5.0"})
+    assert constraints == ["torch==2.5.0"] and online[-1].endswith(".whl[temporal]")
+
+
+def test_install_cell_on_colab(install, tmp_path):
+    """Where no dataset is attached, nor any folder for one is there."""
+    shoestring.notebook("temporal", "colab-t4", out=tmp_path / "out")
+    _, constraints = install(tmp_path / "out", {"torch": "2.11.0+cu128"})
+    assert constraints == ["torch==2.11.0+cu128", "torchmetrics==1.9.0", "lightning-utilities==0.15.3"]
+
+
+def test_notebook_without_internet_has_the_wheels_as_a_dataset(install, tmp_path, monkeypatch):
+    monkeypatch.setattr(writing, "download_wheels", lambda answer: [])
+    monkeypatch.setattr(
+        writing, "cached_wheels", lambda answer: {f"{package.name}.whl": b"x" for package in answer.lacks}
+    )
+    out = tmp_path / "out"
+    written = shoestring.notebook("legal", out=out, user="me", internet=False, size="tiny")
+    metadata = json.loads((out / "kernel-metadata.json").read_text())
+    assert (metadata["enable_internet"], metadata["dataset_sources"]) == (False, ["me/shoestring-legal-wheels"])
+    dataset = json.loads((out / "wheels" / "dataset-metadata.json").read_text())
+    assert dataset["id"] == "me/shoestring-legal-wheels" and written.wheels == str(out / "wheels")
+    assert {path.name for path in (out / "wheels").glob("*.whl")} == {"nupunkt.whl"}
+    mounted = tmp_path / "kaggle" / "input" / "datasets" / "me" / "shoestring-legal-wheels"
+    mounted.mkdir(parents=True)
+    (out / "wheels" / "nupunkt.whl").rename(mounted / "nupunkt.whl")
+    (_, offline), constraints = install(out, {"torch": "2.10.0"})
+    assert offline[-3:] == ["--find-links", str(mounted), "nupunkt==0.8.0"] and "--no-index" in offline
+    assert not constraints
+
+
+def test_notebook_without_internet_is_refused_without_wheels_and_on_colab(tmp_path, monkeypatch):
+    monkeypatch.setattr(writing, "download_wheels", lambda answer: ["no wheel of nupunkt==0.8.0: no index"])
+    with pytest.raises(UsageError, match="need wheels of what Kaggle's image lacks") as error:
+        shoestring.notebook("legal", out=tmp_path, internet=False)
+    assert list(error.value.problems) == ["no wheel of nupunkt==0.8.0: no index"] and not list(tmp_path.iterdir())
+    with pytest.raises(UsageError, match="only sessions of Kaggle"):
+        shoestring.notebook("temporal", "colab-t4", out=tmp_path, internet=False)
+    # Nothing is lacking, so nothing is attached.
+    monkeypatch.setattr(writing, "download_wheels", lambda answer: [])
+    assert shoestring.notebook("temporal", out=tmp_path, internet=False).wheels == ""
+    assert json.loads((tmp_path / "kernel-metadata.json").read_text())["dataset_sources"] == []

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 
 import pytest
 from rich.cells import cell_len
@@ -33,10 +34,10 @@ def test_finished_run_is_shown_in_one_screen(tmp_path):
         "samples/s · 504 ms an update (planned 460 ms)",
         "in 4 sessions, 1 of them killed",
         "peak 5.47 GiB · planned 5.74 GiB (5.47 GiB to 6.35 GiB) of 14.57 GiB",
-        "test       loss ",
         "finished at update 3,000: all updates are done",
     ):
         assert expected in text
+    assert re.search("^test +loss ", text, re.MULTILINE)  # versions of rich leave one space or two between columns
     assert text.count("●") > 5
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from shoestring.checkpoint.divided import divide_as, is_divided, own, rows_by_rank
 from shoestring.checkpoint.trained import trained_state
 from shoestring.engine.memory import Failure
-from shoestring.engine.parallel import fsdp_reset
+from shoestring.engine.parallel import fsdp_versions
 from shoestring.engine.parallel.ranks import Ranks, RanksApartError
 from shoestring.errors import UsageError
 from shoestring.session.stop import SessionOver
@@ -97,8 +97,8 @@ class FullySharded:
         try:
             result = self._ranks.call(lambda: self.gathering(function)(), self.position)
         except SessionOver:
-            if fsdp_reset.is_supported():
-                fsdp_reset.reset(self._modules)
+            if fsdp_versions.is_supported():
+                fsdp_versions.reset(self._modules)
             raise
         if isinstance(result, Failure):
             self.reset(result)
@@ -109,9 +109,9 @@ class FullySharded:
 
         Raises RanksApartError where this version of torch cannot be brought back.
         """
-        if not fsdp_reset.is_supported():
+        if not fsdp_versions.is_supported():
             raise RanksApartError(failure, on_all_ranks=True)
-        fsdp_reset.reset(self._modules)
+        fsdp_versions.reset(self._modules)
 
     def free(self) -> None:
         """Free the gathered weights, which a forward without backward leaves: they would not follow later changes."""
@@ -186,6 +186,7 @@ def shard(
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
 
+    fsdp_versions.require_device(device)
     _require_supported(model, blocks)
     # A run changes its model in one process group, whose collectives `position` counts.
     assert dist.group.WORLD is not None
@@ -193,10 +194,7 @@ def shard(
     modules: list[Any] = []
     for module, frees in [*((block, reshard_after_forward) for block in blocks), (_Root(model), False)]:
         modules.append(fully_shard(module, mesh=mesh, reshard_after_forward=frees))
-    root = modules[-1]
-    if hasattr(root, "set_reduce_scatter_unused_params"):
-        # From torch 2.13 on. Before, ranks that use different parameters in a microbatch exchange different tensors.
-        root.set_reduce_scatter_unused_params(True)
+    fsdp_versions.exchange_unused(modules)
     return FullySharded(model, ranks, device, modules)
 
 

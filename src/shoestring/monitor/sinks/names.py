@@ -10,6 +10,7 @@ from pathlib import Path
 
 from shoestring.errors import UsageError, nearest
 from shoestring.monitor.sinks import Sink
+from shoestring.packages import requirements
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,15 +40,12 @@ def of_earlier_sessions(folder: Path) -> list[str]:
 
 
 def require(names: Iterable[str]) -> None:
-    """Raise UsageError for a name that no sink has, and for a sink whose package is not installed."""
+    """Raise UsageError for a name that no sink has, and for a sink whose package cannot be used."""
     for name in names:
         if name not in SINKS:
             raise UsageError(f"--log {name}: there is no such log", hint=nearest(name, SINKS))
-        if _is_missing(name):
-            needs = SINKS[name].needs
-            raise UsageError(
-                f"--log {name}: {needs} is not installed", hint=f"pip install 'shoestring[{needs}]', then start again"
-            )
+        if needs := SINKS[name].needs:
+            requirements.require(needs, needs)
 
 
 def _is_missing(name: str) -> bool:

@@ -2,7 +2,7 @@
 
 The model is Qwen2.5-VL-3B with LoRA adapters on every projection of the language model and on the vision tower's dense
 layers, which have the same names. Before each update the policy generates the completions that the update trains on.
-Needs `pip install 'shoestring[chart]'`.
+Needs `pip install -e '.[chart]'`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoestring.recipe.extras import require
+from shoestring.packages.requirements import require
 from shoestring.recipes.chart.options import IMAGE_TOKENS, Options
 
 if TYPE_CHECKING:

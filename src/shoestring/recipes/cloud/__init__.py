@@ -4,7 +4,7 @@ The model is GLF-CR (Xu et al., 2022): the radar image guides the attention over
 the clouds hide. Images are those of SEN12MS-CR; without a data set, synthetic ones are generated. The baseline is the
 unchanged cloudy image, so `evaluate` reports the metrics of both.
 
-The model needs torch alone; images from files need `pip install 'shoestring[cloud]'`.
+The model needs torch alone; images from files need `pip install -e '.[cloud]'`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from shoestring.errors import UsageError
+from shoestring.packages.requirements import require
 from shoestring.recipe import evidence
 from shoestring.recipe.evaluating import EvaluatesBatches
-from shoestring.recipe.extras import require
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -1,7 +1,7 @@
 """The `finetune` recipe: fine-tune a causal language model on your own conversations, texts or pairs of answers.
 
 By default LoRA adapters are trained on frozen weights. `method=dpo` learns from pairs, with the adapter switched off as
-the reference. Needs `pip install 'shoestring[finetune]'`.
+the reference. Needs `pip install -e '.[finetune]'`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoestring.errors import UsageError
+from shoestring.packages.requirements import require
 from shoestring.recipe.evaluating import EvaluatesBatches
-from shoestring.recipe.extras import require
 from shoestring.recipes.finetune.options import Options
 
 if TYPE_CHECKING:

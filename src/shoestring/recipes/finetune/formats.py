@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
+from shoestring.packages import requirements
 from shoestring.reading import (
     DATA_BYTES,
     LINE_BYTES,
@@ -23,7 +24,6 @@ from shoestring.reading import (
     read_bytes,
     read_lines,
 )
-from shoestring.recipe import extras
 from shoestring.units import bytes_text, plural
 
 PlacedRow: TypeAlias = tuple[str, dict[str, Any] | str]
@@ -153,7 +153,7 @@ def _next_cells(reader: Any, line: int) -> list[str] | None:
 
 def _read_parquet(path: Path, needed_columns: Collection[str]) -> Iterator[PlacedRow]:
     """Yield the rows of a Parquet file, of which a few are in memory, without keys that have no value in a row."""
-    extras.require("finetune", "pyarrow")
+    requirements.require("finetune", "pyarrow")
     arrow: Any = import_module("pyarrow")
     parquet: Any = import_module("pyarrow.parquet")
     number = byte_count = 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from shoestring import config
 from shoestring.errors import UsageError
-from shoestring.recipe import extras
+from shoestring.packages import requirements
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -72,14 +72,14 @@ class HuggingFace:
 
     def model(self) -> nn.Module:
         """Return the model in training mode, in fp32."""
-        extras.require(EXTRA, "transformers")
+        requirements.require(EXTRA, "transformers")
         from shoestring.recipes.huggingface import build
 
         return build.build_model(self.source, self.options)
 
     def batch(self, size: int) -> dict[str, Any]:
         """Return `size` samples of `seq_len` tokens, or images, or audio, with the labels that the head requires."""
-        extras.require(EXTRA, "transformers")
+        requirements.require(EXTRA, "transformers")
         from shoestring.recipes.huggingface import batches
 
         return batches.make(self.source, size, self.options)

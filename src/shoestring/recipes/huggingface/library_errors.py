@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import torch
 
 from shoestring.errors import ShoestringError, UsageError
+from shoestring.packages.broken import broken_library
 
 OWN_RECIPE = "write a recipe of your own: a file with model(), batch() and loss()"
 """The hint where `hf:` does not know what a model needs."""
@@ -37,14 +38,21 @@ def explained(doing: str, source: str) -> Iterator[None]:
         yield
     except (ShoestringError, MemoryError, torch.OutOfMemoryError):
         raise
-    except ImportError as error:
-        match = _PACKAGE.search(str(error))
-        package = next(filter(None, match.groups())) if match else "a package"
-        raise UsageError(
-            f"{doing}: it needs {package}, which cannot be imported ({one_sentence(error)})",
-            hint=f"pip install {package if match else 'the package that it names'}, then start again",
-        ) from error
     except Exception as error:
+        match = _PACKAGE.search(str(error)) if isinstance(error, ImportError) else None
+        if match:  # an optional requirement of the library
+            package = next(filter(None, match.groups()))
+            raise UsageError(
+                f"{doing}: it needs {package}, which cannot be imported ({one_sentence(error)})",
+                hint=f"pip install {package}, then start again",
+            ) from error
+        if broken := broken_library(error):
+            raise broken from error
+        if isinstance(error, ImportError):
+            raise UsageError(
+                f"{doing}: it needs a package, which cannot be imported ({one_sentence(error)})",
+                hint="pip install the package that it names, then start again",
+            ) from error
         if _has_no_values(error):
             raise
         raise UsageError(

@@ -5,7 +5,7 @@ There are two networks. The classifier is BERT over a sentence and its context; 
 samples are judgments, so the effective batch counts judgments.
 
 The baseline always predicts the most frequent role, so `evaluate` reports the metrics of both. Needs
-`pip install 'shoestring[legal]'`.
+`pip install -e '.[legal]'`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoestring.errors import UsageError
+from shoestring.packages.requirements import require
 from shoestring.recipe import evidence
 from shoestring.recipe.evaluating import EvaluatesBatches
-from shoestring.recipe.extras import require
 from shoestring.recipe.inputs import Input, Rows
 from shoestring.recipes.legal import roles
 from shoestring.recipes.legal.options import Options

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from shoestring.errors import DataError
+from shoestring.packages.requirements import require
 from shoestring.reading import LINE_BYTES, TEXT_BYTES, read_bytes, read_lines, reason
-from shoestring.recipe.extras import require
 from shoestring.recipes.legal.documents import SUFFIXES, decode_line
 from shoestring.recipes.legal.roles import SETS, class_numbers
 from shoestring.recipes.rows import character_problem

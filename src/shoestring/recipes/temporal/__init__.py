@@ -4,7 +4,7 @@ The networks are an LSTM, a Transformer, an MLP, and an ensemble of all three wi
 OHLCV bars in three timeframes. Inputs come from the present bar and the past alone, and every part of the data is later
 than the one before. The baseline always predicts the most frequent class, so `evaluate` reports the metrics of both.
 
-The models need torch alone; data and metrics need `pip install 'shoestring[temporal]'`.
+The models need torch alone; data and metrics need `pip install -e '.[temporal]'`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from shoestring.errors import UsageError
+from shoestring.packages.requirements import require
 from shoestring.recipe.evaluating import EvaluatesBatches
-from shoestring.recipe.extras import require
 from shoestring.recipes.rows import OnBadRows
 from shoestring.recipes.temporal.architectures import (
     ALL,

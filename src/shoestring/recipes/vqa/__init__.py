@@ -2,7 +2,7 @@
 
 The features of a vision transformer and a Vietnamese text encoder are fused into one vector, from which a T5 generates
 the text. The student is trained on three texts for each image: the whole text with its tags, the answer, and the
-reasoning. Their weights in the loss change in stages over the run. Needs `pip install 'shoestring[vqa]'`.
+reasoning. Their weights in the loss change in stages over the run. Needs `pip install -e '.[vqa]'`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from shoestring.packages.requirements import require
 from shoestring.recipe import evidence
 from shoestring.recipe.evaluating import EvaluatesBatches
-from shoestring.recipe.extras import require
 from shoestring.recipe.inputs import Input
 from shoestring.recipes.vqa import curriculum
 from shoestring.recipes.vqa.options import Options

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from shoestring.errors import UsageError
-from shoestring.recipe import extras
+from shoestring.packages import requirements
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<place>.*)", re.DOTALL)
 _ALMOST_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/?(?!/)")
@@ -99,9 +99,9 @@ def redacted(text: str, environment: Mapping[str, str] = os.environ) -> str:
 
 def _require_packages(scheme: str, option: str) -> None:
     if scheme in _MODULES:
-        extras.require("kaggle" if scheme == "kaggle" else "backup", *_MODULES[scheme])
+        requirements.require("kaggle" if scheme == "kaggle" else "backup", *_MODULES[scheme])
         return
-    extras.require("backup", "fsspec")
+    requirements.require("backup", "fsspec")
     from fsspec.registry import get_filesystem_class, known_implementations
 
     try:

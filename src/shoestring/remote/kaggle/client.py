@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from shoestring.errors import RunError
-from shoestring.recipe.extras import require
+from shoestring.packages.origin import pip_install
+from shoestring.packages.requirements import require, required
 from shoestring.remote.kaggle.client_process import redact
 
 Kind = Literal["temporary", "places", "quota", "missing", "forbidden", "account", "rejected"]
@@ -303,7 +304,8 @@ class Client:
         if "SystemExit" in facts["type"]:
             text = "nobody is signed in to Kaggle on this machine, or the token has expired"
         elif {"ModuleNotFoundError", "ImportError"}.intersection(facts["type"]):
-            hint = "pip install --upgrade 'shoestring[kaggle]', then give the same command again"
+            client = [package.requirement for package in required(["kaggle"]) if package.extra]
+            hint = f"{pip_install('--upgrade', *client)}, then give the same command again"
             return KaggleError(f"Kaggle's client cannot be loaded: {text}", kind, hint=hint)
         elif _UNREADABLE_TYPES.intersection(facts["type"]):
             text = f"Kaggle's answer cannot be read ({call.replace('_', ' ')}): {text}"

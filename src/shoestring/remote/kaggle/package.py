@@ -13,14 +13,18 @@ from typing import Any
 
 from shoestring.config import option_text
 from shoestring.errors import UsageError
+from shoestring.hardware.images import ImageAnswer, image_answer
+from shoestring.hardware.targets import find as find_target
+from shoestring.packages.requirements import required
 from shoestring.recipe.finding import BUILT_IN, HUGGING_FACE
 from shoestring.recipe.options import LoadedRecipe
+from shoestring.recipe.requirements import required_extras
 from shoestring.remote.kaggle.chain_file import ChainState, SessionRecord
 from shoestring.remote.kaggle.job import Job, kernel_metadata, session_config
 from shoestring.remote.kaggle.kernel.script import embedded, make_script
 from shoestring.remote.kaggle.upload import dataset_metadata
-from shoestring.remote.kaggle.wheels import cached_wheels
 from shoestring.remote.wheel import build_wheel, wheel_name
+from shoestring.remote.wheels import cached_wheels
 
 PACKAGE_FILE = "shoestring-package.json"
 TARGETS = ("kaggle-t4x2", "kaggle-t4")
@@ -105,11 +109,14 @@ def make_job(loaded: LoadedRecipe, state: ChainState, *, wait: bool = True) -> J
         )
     elif loaded.is_live or (reference not in BUILT_IN and not reference.startswith(HUGGING_FACE)):
         raise UsageError(f"{reference} exists only in this process", hint="write the recipe into a file")
-    package, digest = package_files(cached_wheels(extra_of(loaded)))
+    answer = lacking_packages(loaded, state.on)
+    package, digest = package_files(cached_wheels(answer))
     sources = parse_data(state.data)
     data = training_data(sources)
     config: dict[str, Any] = {
         "recipe": reference,
+        "extras": sorted(required_extras(loaded)),
+        "python": answer.image.python,
         **embedded(files),
         "set": state.set,
         "data": {"dataset": data.dataset, "path": data.path or ""} if data else None,
@@ -128,9 +135,13 @@ def make_job(loaded: LoadedRecipe, state: ChainState, *, wait: bool = True) -> J
     )
 
 
-def extra_of(loaded: LoadedRecipe) -> str:
-    """Return the extra of Shoestring that a recipe needs; its name, unless it is made from a configuration."""
-    return "huggingface" if loaded.name.startswith(HUGGING_FACE) else loaded.name
+def lacking_packages(loaded: LoadedRecipe, on: str) -> ImageAnswer:
+    """Return what the image of a machine of Kaggle lacks for a recipe with its options."""
+    platform = find_target(on).platform
+    assert platform is not None
+    answer = image_answer(platform.name, required(required_extras(loaded)))
+    assert answer is not None
+    return answer
 
 
 def package_files(wheels: Mapping[str, bytes] | None = None) -> tuple[dict[str, bytes], str]:

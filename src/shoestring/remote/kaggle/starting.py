@@ -20,10 +20,10 @@ from shoestring.remote.kaggle.chain_file import FOLDER, ChainState, read_chain
 from shoestring.remote.kaggle.client import Client
 from shoestring.remote.kaggle.fetching import require_not_further, require_usable
 from shoestring.remote.kaggle.job import Job
-from shoestring.remote.kaggle.package import TARGETS, dry_run, extra_of, make_job, new_chain, parse_data
+from shoestring.remote.kaggle.package import TARGETS, dry_run, lacking_packages, make_job, new_chain, parse_data
 from shoestring.remote.kaggle.preflight import check_datasets, check_recipe, require_no_problems
 from shoestring.remote.kaggle.quota import left_text, quota_error, session_seconds
-from shoestring.remote.kaggle.wheels import download_wheels
+from shoestring.remote.wheels import download_wheels, require_wheels
 from shoestring.session import trust
 from shoestring.units import seconds_text
 
@@ -125,12 +125,24 @@ def _begin(
     if not request.wait and session_seconds(quota, limit) is None:
         raise quota_error(left_text(quota), quota["refresh"])
     on_plan(_fitting_plan(request, on_event))
-    download_wheels(extra_of(loaded), on_event)
+    _download_wheels(request, loaded, on_event)
     state = _new_state(request, request.user or user)
     job = make_job(loaded, state, wait=request.wait)
     if loaded.source is not None:
         trust.remember(loaded.source)
     return state, job
+
+
+def _download_wheels(request: StartRequest, loaded: LoadedRecipe, on_event: Callable[[str], object]) -> None:
+    """Download what Kaggle's image lacks. Raises UsageError for what is missing if the sessions have no internet."""
+    answer = lacking_packages(loaded, request.on)
+    if answer.lacks:
+        on_event(f"{answer.image.title} lacks {', '.join(package.pin for package in answer.lacks)}: sent as wheels")
+    problems = download_wheels(answer)
+    if not request.internet:
+        require_wheels(answer, problems)
+    for problem in problems:
+        on_event(f"{problem}; sessions need internet for it")
 
 
 def _fitting_plan(request: StartRequest, on_event: Callable[[str], object]) -> Plan:

@@ -1,7 +1,8 @@
 """Shoestring inside a notebook: there is no index to install it from, so the first cell carries its wheel.
 
 The files of the wheel are one xz stream, which is half as large as the wheel, written as text. The cell verifies the
-digest, makes a wheel of the files again, and lets pip install it with what the machine lacks.
+digest, makes a wheel of the files again, and lets pip install it with what the machine lacks: from the wheels of an
+attached dataset if they are enough, and else from the index.
 """
 
 import base64
@@ -12,7 +13,9 @@ import lzma
 import tarfile
 import textwrap
 import zipfile
+from collections.abc import Iterable
 
+from shoestring.hardware.images import LackingPackage
 from shoestring.remote.wheel import build_wheel, wheel_name
 from shoestring.version import __version__
 
@@ -20,14 +23,43 @@ _PROGRAM = '''\
 #@title Install Shoestring (run this cell first) {{ display-mode: "form" }}
 # Shoestring {version} is carried by this notebook, compressed, because it is not on PyPI. Nothing is installed if this
 # very copy is installed already.
-import base64, hashlib, importlib.metadata, importlib.util, io, lzma, subprocess, sys, tarfile, tempfile, zipfile
+import base64, hashlib, importlib.metadata, importlib.util, io, lzma, os, re, subprocess, sys, tarfile, tempfile
+import zipfile
 from pathlib import Path
 
 DIGEST = "{digest}"
-EXTRA = {extra!r}  # what the recipe needs besides
+EXTRAS = {extras!r}  # what the recipe needs besides
+# What the image of the machine lacked: name, oldest sufficient version, version that is tested with it.
+LACKS = {lacks!r}
+WHEELS = {dataset!r}  # a dataset with their wheels, for a session without internet
 CARRIED = """
 {text}
 """
+
+
+def is_here(name, minimum):
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    numbers = [[int(number) for number in re.findall("[0-9]+", text)[:3]] for text in (version, minimum)]
+    return numbers[0] >= numbers[1]
+
+
+def lacking():
+    """Return what is absent or too old here: of what Shoestring requires, and of what the image lacked."""
+    required = [(name, minimum) for name, minimum, _ in LACKS]
+    for text in importlib.metadata.requires("shoestring"):
+        parts = re.match(r"([\\w.-]+)(?:[^;]*?>=([\\d.]+))?(?:.*extra == .([\\w-]+))?", text)
+        if parts[3] is None or parts[3] in EXTRAS:
+            required.append((parts[1], parts[2] or ""))
+    return [name for name, minimum in required if not is_here(name, minimum)]
+
+
+def wheel_folders():
+    folder = Path(os.environ.get("SHOESTRING_KAGGLE_ROOT", "/kaggle"), "input")
+    places = [place for pattern in (WHEELS, f"datasets/*/{{WHEELS}}") for place in folder.glob(pattern)]
+    return {{wheel.parent for place in places for wheel in place.rglob("*.whl")}}
 
 
 def install():
@@ -43,13 +75,20 @@ def install():
         with tarfile.open(fileobj=io.BytesIO(lzma.decompress(content))) as files, zipfile.ZipFile(wheel, "w") as target:
             for member in files:
                 target.writestr(member.name, files.extractfile(member).read())
-        # The machine's own torch stays: another one would be gigabytes, and perhaps for another driver.
-        constraints = Path(folder, "constraints.txt")
-        constraints.write_text(f"torch=={{importlib.metadata.version('torch')}}\\n")
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, "--no-deps", "--force-reinstall", str(wheel)], check=True)
-        needs = f"{{wheel}}[{{EXTRA}}]" if EXTRA else str(wheel)
-        subprocess.run([*pip, "--constraint", str(constraints), needs], check=True)
+        subprocess.run([*pip, "--no-deps", "--no-index", "--force-reinstall", str(wheel)], check=True)
+        importlib.invalidate_caches()
+        pins = [f"{{name}}=={{tested}}" for name, minimum, tested in LACKS if tested and not is_here(name, minimum)]
+        links = [text for place in wheel_folders() for text in ("--find-links", str(place))]
+        if pins and links:
+            subprocess.run([*pip, "--no-deps", "--no-index", *links, *pins])
+            importlib.invalidate_caches()
+        if lacking():
+            # The machine's own torch stays: another one would be gigabytes, and perhaps for another driver.
+            constraints = Path(folder, "constraints.txt")
+            constraints.write_text("\\n".join([f"torch=={{importlib.metadata.version('torch')}}", *pins]))
+            needs = f"{{wheel}}[{{','.join(EXTRAS)}}]" if EXTRAS else str(wheel)
+            subprocess.run([*pip, "--constraint", str(constraints), needs], check=True)
     importlib.invalidate_caches()
     (Path(importlib.util.find_spec("shoestring").origin).parent / ".installed-from").write_text(DIGEST)
 
@@ -61,14 +100,19 @@ print(f"Shoestring {{shoestring.__version__}} is ready")
 '''
 
 
-def install_cell(extra: str) -> str:
-    """Return the source of the cell that installs Shoestring with the optional requirements named `extra`."""
+def install_cell(extras: Iterable[str], lacks: Iterable[LackingPackage], dataset: str) -> str:
+    """Return the source of the cell that installs Shoestring with its `extras`.
+
+    `lacks` is what the image of the machine lacks; `dataset` is the name of a dataset that may have the wheels of it.
+    """
     content = _compressed_wheel()
     text = base64.b85encode(content).decode()
     return _PROGRAM.format(
         version=__version__,
         digest=hashlib.sha256(content).hexdigest(),
-        extra=extra,
+        extras=sorted(extras),
+        lacks=[(package.name, package.minimum, package.version) for package in lacks],
+        dataset=dataset,
         text="\n".join(textwrap.wrap(text, 20_000)),
         wheel=wheel_name(),
     )

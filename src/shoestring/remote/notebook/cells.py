@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from shoestring.remote.notebook.carried import install_cell
-
 Platform = Literal["kaggle", "colab"]
 
 _STORAGE_TEXTS = {
@@ -49,9 +47,12 @@ def make_cells(
     platform: Platform,
     values: Mapping[str, Any],
     files: Mapping[str, str],
-    extra: str,
+    install: str,
 ) -> Iterator[Cell]:
-    """Yield the cells. `recipe` is a built-in name or the path of one of `files`, which the notebook writes."""
+    """Yield the cells. `recipe` is a built-in name or the path of one of `files`, which the notebook writes.
+
+    `install` is the source of the cell that installs Shoestring.
+    """
     folder = re.sub(r"[^\w.-]+", "-", name)  # of a class in a file, the name has a colon
     yield _text(
         f"# Train `{name}` on {'Kaggle' if platform == 'kaggle' else 'Colab'}\n\n"
@@ -59,7 +60,7 @@ def make_cells(
         f"saved before the session's limit; interrupting the training cell pauses it, and *Run all* goes on. "
         f"{_STORAGE_TEXTS[platform]}"
     )
-    yield Cell(kind="code", source=install_cell(extra), is_folded=True)
+    yield Cell(kind="code", source=install, is_folded=True)
     folders = sorted({path.rpartition("/")[0] for path in files if "/" in path})
     if folders:  # %%writefile makes none
         yield _code(

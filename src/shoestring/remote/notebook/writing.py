@@ -11,13 +11,19 @@ from typing import Any
 
 from shoestring.checkpoint.files import write_text
 from shoestring.errors import UsageError
+from shoestring.hardware.images import ImageAnswer, image_answer
 from shoestring.hardware.targets import find as find_target
+from shoestring.packages.requirements import required
 from shoestring.recipe.options import LoadedRecipe
+from shoestring.recipe.requirements import required_extras
+from shoestring.remote.kaggle.upload import dataset_metadata
+from shoestring.remote.notebook.carried import install_cell
 from shoestring.remote.notebook.cells import Cell, Platform, make_cells
+from shoestring.remote.wheels import cached_wheels, download_wheels, require_wheels
 from shoestring.system_errors import explaining
 from shoestring.units import bytes_text
 
-NOTEBOOK, METADATA = "notebook.ipynb", "kernel-metadata.json"
+NOTEBOOK, METADATA, WHEELS = "notebook.ipynb", "kernel-metadata.json", "wheels"
 MAX_BYTES = 1_000_000
 """Kaggle refuses a notebook with more than 1 MiB of source."""
 
@@ -36,21 +42,31 @@ class WrittenNotebook:
     """The bytes of the notebook."""
     user: str
     """The account in the metadata."""
+    wheels: str = ""
+    """The folder with the wheels of what the image lacks, to be uploaded as a dataset; empty if there is none."""
 
     def json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def write_notebook(
-    loaded: LoadedRecipe, values: Mapping[str, object], target: str, folder: Path, user: str
+    loaded: LoadedRecipe,
+    values: Mapping[str, object],
+    target: str,
+    folder: Path,
+    user: str,
+    *,
+    internet: bool = True,
 ) -> WrittenNotebook:
-    """Write a notebook that trains the recipe on the target.
+    """Write a notebook that trains the recipe on the target; for a session without internet also wheels, as a dataset.
 
-    Raises UsageError for another target than a machine of Kaggle or Colab, for files that exist, and for a notebook
-    that is too large.
+    Raises UsageError for another target than a machine of Kaggle or Colab, for files that exist, for a notebook that is
+    too large, and for wheels that cannot be downloaded.
     """
     platform = _platform(target)
-    for name in (NOTEBOOK, METADATA):
+    if not internet and platform != "kaggle":
+        raise UsageError("--no-internet: only sessions of Kaggle can be without internet", hint="leave it out")
+    for name in (NOTEBOOK, METADATA, WHEELS):
         if (folder / name).exists():
             raise UsageError(f"{folder / name} exists", hint="choose another folder with --out, or remove the file")
     if not loaded.reference:
@@ -60,9 +76,12 @@ def write_notebook(
     _, separator, class_name = loaded.reference.partition(":")
     if loaded.source and separator:
         recipe += f":{class_name}"
-    text = _notebook_text(
-        make_cells(recipe, loaded.name, target, platform, _plain(values), files, _extra(loaded)), platform
-    )
+    extras = required_extras(loaded)
+    answer = image_answer(platform, required(extras))
+    assert answer is not None
+    dataset = f"{_slug(loaded.name)}-wheels"
+    install = install_cell(extras, answer.lacks, dataset)
+    text = _notebook_text(make_cells(recipe, loaded.name, target, platform, _plain(values), files, install), platform)
     if len(text.encode()) > MAX_BYTES:
         largest = sorted(files, key=lambda name: -len(files[name]))[:3]
         raise UsageError(
@@ -70,17 +89,34 @@ def write_notebook(
             problems=[f"{name}: {bytes_text(len(files[name].encode()))}" for name in largest],
             hint="move large tables out of the recipe's files and read them from a dataset",
         )
+    wheels = {} if internet else _wheels(answer)
     with explaining(f"the notebook cannot be written to {folder}", ""):
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / NOTEBOOK, text)
-        write_text(folder / METADATA, json.dumps(_metadata(loaded.name, user), indent=1) + "\n")
+        metadata = _metadata(loaded.name, user)
+        if not internet:
+            metadata |= {"enable_internet": False, "dataset_sources": [f"{user}/{dataset}"] if wheels else []}
+        write_text(folder / METADATA, json.dumps(metadata, indent=1) + "\n")
+        if wheels:
+            (folder / WHEELS).mkdir()
+            for name, content in wheels.items():
+                (folder / WHEELS / name).write_bytes(content)
+            entries = dataset_metadata(f"{user}/{dataset}")
+            write_text(folder / WHEELS / "dataset-metadata.json", json.dumps(entries, indent=1) + "\n")
     return WrittenNotebook(
         notebook=str(folder / NOTEBOOK),
         metadata=str(folder / METADATA),
         platform=platform,
         bytes=len(text.encode()),
         user=user,
+        wheels=str(folder / WHEELS) if wheels else "",
     )
+
+
+def _wheels(answer: ImageAnswer) -> dict[str, bytes]:
+    """Return the wheels of what an image lacks, by file name. Raises UsageError for those that cannot be downloaded."""
+    require_wheels(answer, download_wheels(answer))
+    return cached_wheels(answer)
 
 
 def _platform(target: str) -> Platform:
@@ -96,21 +132,19 @@ def _platform(target: str) -> Platform:
     )
 
 
-def _extra(loaded: LoadedRecipe) -> str:
-    """Return the extra with the requirements of a built-in recipe."""
-    if loaded.source:
-        return ""
-    return "huggingface" if loaded.reference.startswith("hf:") else loaded.reference
-
-
 def _plain(values: Mapping[str, object]) -> dict[str, Any]:
     """Return options as they are written in Python."""
     return {name: value if isinstance(value, (int, float, bool)) else str(value) for name, value in values.items()}
 
 
+def _slug(name: str) -> str:
+    """Return the name on Kaggle, of at most 50 characters with what is appended to it."""
+    return re.sub(r"[^a-z0-9]+", "-", f"shoestring-{name}".lower()).strip("-")[:43].strip("-")
+
+
 def _metadata(name: str, user: str) -> dict[str, Any]:
     """Return what Kaggle's client needs to push the notebook: two T4s, private, with the internet."""
-    title = re.sub(r"[^a-z0-9]+", "-", f"shoestring-{name}".lower()).strip("-")[:50]
+    title = _slug(name)
     return {
         "id": f"{user}/{title}",
         "title": title,

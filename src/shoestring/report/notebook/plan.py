@@ -43,6 +43,7 @@ def render(plan: Plan) -> Markup:
             "Settings", labels((words(name), str(value)) for name, value in notable_settings(plan.settings.json()))
         ),
         lines([accumulation(plan)]),
+        lines([plan.image.text] if plan.image and plan.image.lacks else []),
         section("Limits", element("div", dotted(map(_limit, plan.limits)), style="font-size:13px")),
         element("div", _folded(plan), style="margin-top:10px"),
         _next(plan),

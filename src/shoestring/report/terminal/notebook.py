@@ -19,7 +19,10 @@ def screen(written: WrittenNotebook) -> RenderableType:
     """Describe the files, and the next steps."""
     folder = Path(written.notebook).parent
     steps = _KAGGLE if written.platform == "kaggle" else _COLAB
-    lines = [f"{written.notebook} ({bytes_text(written.bytes)}), {written.metadata}", *steps]
+    lines = [f"{written.notebook} ({bytes_text(written.bytes)}), {written.metadata}"]
+    if written.wheels:
+        lines.append(f"first upload what the image lacks: kaggle datasets create -p {written.wheels}")
+    lines += steps
     if written.platform == "kaggle" and written.user == "USER":
         lines.append("before pushing, replace USER in kernel-metadata.json by your account, or use --user NAME")
     return Group(*(Text(line.format(folder=folder)) for line in lines))

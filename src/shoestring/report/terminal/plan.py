@@ -75,6 +75,8 @@ def _rows(plan: Plan, parts: Sequence[MemoryPart]) -> Table:
         rows.add_row("", Text(f"from {message_text(rates)}; no update was compared with them"))
     rows.add_row("sessions", _sessions_text(plan))
     rows.add_row("disk", _disk_text(plan))
+    if plan.image and plan.image.lacks:
+        rows.add_row("image", message_text(plan.image.text))
     return rows
 
 

@@ -18,6 +18,7 @@ def make_config(number, files=(), **values):
     """Return the configuration of a session."""
     common = {"format": 1, "nonce": f"{number:032x}", "session": number, "package": PACKAGE, "package_digest": ""}
     common |= {"recipe": "temporal", "set": {}, "data": None, "on": "local", "previous": None, "internet": False}
+    common |= {"extras": ["temporal"], "python": "3.12"}
     common |= {"limit_seconds": 100, "hand_over_seconds": 5, "output_bytes": 20_000_000_000, "arguments": []}
     return {**common, **embedded(dict(files)), **values}
 
@@ -25,13 +26,21 @@ def make_config(number, files=(), **values):
 def write_package(folder):
     """Write the dataset with Shoestring's wheel."""
     folder.mkdir(parents=True)
-    content = build_wheel()
-    (folder / wheel_name()).write_bytes(content)
-    files = {wheel_name(): {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}}
+    (folder / wheel_name()).write_bytes(build_wheel())
+    list_package(folder)
+
+
+def list_package(folder):
+    """Write the list of the wheels in the dataset."""
+    contents = {path.name: path.read_bytes() for path in folder.glob("*.whl")}
+    files = {
+        name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for name, content in contents.items()
+    }
     (folder / "shoestring-package.json").write_text(json.dumps({"format": 1, "digest": "d", "files": files}))
 
 
-def start(root, config, **environment):
+def start(root, config, python=sys.executable, **environment):
     """Start the script as Kaggle does: in /kaggle/working, and nothing of this checkout can be imported.
 
     It has one thread, as the tests, so that its sums round as theirs.
@@ -42,7 +51,7 @@ def start(root, config, **environment):
     script.write_text(make_script(config))
     inherited = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [sys.executable, script],
+        [python, script],
         cwd=working,
         env={**inherited, "SHOESTRING_KAGGLE_ROOT": str(root), **environment},
         stdout=subprocess.PIPE,
@@ -58,5 +67,5 @@ def finish(process, root) -> SessionFile:
     return read_session_file(Path(root, "working", NAME))
 
 
-def run_session(root, config, **environment) -> SessionFile:
-    return finish(start(root, config, **environment), root)
+def run_session(root, config, python=sys.executable, **environment) -> SessionFile:
+    return finish(start(root, config, python, **environment), root)

@@ -43,7 +43,7 @@ def program(first, tmp_path, monkeypatch):
     """The program as a module with a root of its own, in which Shoestring is installed and the first output mounted."""
     (tmp_path / "temp").mkdir()
     (tmp_path / "working").mkdir()
-    (tmp_path / "temp" / "site").symlink_to(first[0] / "temp" / "site")
+    (tmp_path / "temp" / "site-packages").symlink_to(first[0] / "temp" / "site-packages")
     shutil.copytree(first[0] / "working", tmp_path / "input" / "run-a")
     monkeypatch.setenv("SHOESTRING_KAGGLE_ROOT", str(tmp_path))
     yield importlib.reload(program_module)
@@ -77,6 +77,7 @@ def test_session_that_is_asked_to_end_leaves_what_continues(first):
         content = (root / "working" / name).read_bytes()
         assert (len(content), hashlib.sha256(content).hexdigest()) == (entry.bytes, entry.sha256)
     assert left.facts["shoestring"] == shoestring.__version__ and left.facts["disk_free_bytes"] > 0
+    assert left.facts["python"].startswith("3.") and left.facts["brought"] == {}
 
 
 def test_two_sessions_give_the_bits_of_one_unbroken_run(first, tmp_path):
@@ -236,15 +237,35 @@ def write_wheel(folder: Path, name: str, *requirements: str):
 
 @pytest.mark.filterwarnings("ignore:Setuptools is replacing distutils")  # importing pip does, after other tests
 def test_missing_requirements_come_from_the_package(program, tmp_path):
-    (program.TEMP / "site").unlink()
+    program.SITE.unlink()
     package = tmp_path / "input" / "package"
     package.mkdir()
     write_wheel(package, "shoestring", "numpy>=1", "needed>=1", "other; extra == 'temporal'", "no; extra == 'vqa'")
     write_wheel(package, "other", "absent>=3")
     write_wheel(package, "needed")
-    with pytest.raises(program.SessionError, match="lack absent>=3"):
-        make_session(program).install(package)
+    with pytest.raises(program.SessionError, match=r"no internet, and neither .* has absent>=3$") as error:
+        make_session(program, python="3.1").install(package)
+    assert "wheels for Python 3.1)" in str(error.value) and "upgrade Shoestring" in error.value.hint
     assert {"needed-1.0.dist-info", "other-1.0.dist-info"} <= {path.name for path in program.SITE.iterdir()}
     write_wheel(package, "shoestring", "torch>=999")
     with pytest.raises(program.SessionError, match=r"image has torch .* needs torch>=999"):
         make_session(program).install(package)
+
+
+@pytest.mark.filterwarnings("ignore:Setuptools is replacing distutils")
+def test_what_the_image_has_in_a_sufficient_version_is_not_installed(program, tmp_path, monkeypatch):
+    """The image may be newer than the wheels: they are for what it lacks or has in an older version."""
+    program.SITE.unlink()
+    package, image = tmp_path / "input" / "package", tmp_path / "image"
+    package.mkdir()
+    image.mkdir()
+    requirements = [f"{name}>=0.9; extra == '{extra}'" for name, extra in (("old", "a"), ("new", "b"), ("no", "c"))]
+    write_wheel(package, "shoestring", *requirements)
+    for name, installed in (("old", "0.8"), ("new", "1.1"), ("no", None)):
+        write_wheel(package, name)
+        if installed:
+            (image / f"{name}-{installed}.dist-info").mkdir()
+            (image / f"{name}-{installed}.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: {installed}\n")
+    monkeypatch.syspath_prepend(str(image))
+    make_session(program, extras=["a", "b"]).install(package)
+    assert {path.stem for path in program.SITE.iterdir()} == {"shoestring-1.0", "old-1.0"}

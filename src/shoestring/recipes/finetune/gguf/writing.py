@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from shoestring.errors import RunError
-from shoestring.recipe import extras
+from shoestring.packages import requirements
 from shoestring.recipes.finetune.gguf.families import (
     find_family,
     head_size,
@@ -45,7 +45,7 @@ The ternary types are left out, which only models that are trained for them have
 
 def file_bytes(config: Any, shapes: Mapping[str, tuple[int, ...]], type_name: str) -> int:
     """Return the bytes of all tensors in the file, from their shapes by their names in transformers."""
-    extras.require(EXTRA, "gguf")
+    requirements.require(EXTRA, "gguf")
     family = find_family(config)
     names = tensor_names(family, config, list(shapes))
     sizes = [_stored_bytes(shape, _choose_type(names[name], shape, type_name)) for name, shape in shapes.items()]
@@ -63,7 +63,7 @@ def write_file(path: Path, model: Any, tokenizer: Any, *, type_name: str, name: 
     Raises UsageError for models and tokenizers that llama.cpp would compute otherwise, and RunError if a weight is
     beyond the range of the type.
     """
-    extras.require(EXTRA, "gguf")
+    requirements.require(EXTRA, "gguf")
     import gguf
 
     config = model.config

@@ -28,13 +28,15 @@ import threading
 import time
 import traceback
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 ROOT = Path(os.environ.get("SHOESTRING_KAGGLE_ROOT", "/kaggle"))
 INPUT, WORKING, TEMP = ROOT / "input", ROOT / "working", ROOT / "temp"
-RUN, SITE, RECIPE_FILES = WORKING / "run", TEMP / "site", TEMP / "recipe-files"
+RUN, RECIPE_FILES = WORKING / "run", TEMP / "recipe-files"
+# dill, which datasets uses, takes modules elsewhere for the user's own, saves them whole, and fails at pyarrow.
+SITE = TEMP / "site-packages"
 SESSION_FILE, LOG_FILE, PACKAGE_FILE = "shoestring-session.json", "shoestring.log", "shoestring-package.json"
 
 MIB = 2**20
@@ -120,7 +122,9 @@ class Session:
         self.state["facts"]["disk_free_bytes"] = self.probe_disk()
         package = self.find_package()
         self.install(package)
-        self.state["facts"]["shoestring"] = installed_version("shoestring")
+        installed = {item.name: item.version for item in importlib.metadata.distributions(path=[str(SITE)])}
+        self.state["facts"]["shoestring"] = installed.pop("shoestring")
+        self.state["facts"]["brought"] = installed
         recipe = self.unpack_recipe()
         if self.config["previous"]:
             self.copy_previous()
@@ -234,11 +238,9 @@ class Session:
             raise SessionError(f"{package} has {len(wheels)} wheels of Shoestring instead of one")
         shutil.rmtree(SITE, ignore_errors=True)
         self.pip(["--no-index", *map(str, wheels)])
-        recipe = self.config["recipe"]
-        extra = "huggingface" if recipe.startswith("hf:") else recipe
         # A package that is installed now may need others in turn.
         for _ in range(10):
-            missing = missing_requirements(extra)
+            missing = missing_requirements(self.config["extras"])
             if not missing:
                 return
             self.log(f"missing here: {', '.join(missing)}\n")
@@ -247,17 +249,30 @@ class Session:
                     f"Kaggle's image has torch {installed_version('torch')}, but Shoestring needs {', '.join(missing)}",
                     "take a newer image: it is too large to be installed in each session",
                 )
-            offline = ["--no-index", "--find-links", str(package), *missing]
-            try:
-                self.pip(offline)
-            except SessionError:
-                if not self.config["internet"]:
-                    raise SessionError(
-                        f"Kaggle's image and the dataset {self.config['package']} lack {', '.join(missing)}",
-                        "allow the internet for the session, or add the wheels",
-                    ) from None
-                self.pip(offline[1:])
+            absent = [requirement for requirement in missing if not self.install_wheel(package, requirement)]
+            if absent and not self.config["internet"]:
+                own = ".".join(map(str, sys.version_info[:2]))
+                raise SessionError(
+                    f"the session has no internet, and neither Kaggle's image (Python {own}) nor the dataset "
+                    f"{self.config['package']} (wheels for Python {self.config['python']}) has {', '.join(absent)}",
+                    "allow the internet for the session"
+                    + (
+                        ""
+                        if own == self.config["python"]
+                        else ", or upgrade Shoestring: its wheels are for an old image"
+                    ),
+                )
+            if absent:
+                self.pip(absent)
         raise SessionError(f"requirements are still missing: {', '.join(missing)}")
+
+    def install_wheel(self, package: Path, requirement: str) -> bool:
+        """Install a requirement from the dataset's wheels; return whether they have it for this Python."""
+        try:
+            self.pip(["--no-index", "--find-links", str(package), requirement])
+        except SessionError:
+            return False
+        return True
 
     def pip(self, arguments: list[str]) -> None:
         # Without dependencies: pip would replace the image's torch, which takes gigabytes and its GPU build.
@@ -596,8 +611,8 @@ def digest(path: Path, target: Path | None = None) -> tuple[int, str]:
 # --- small things ---
 
 
-def missing_requirements(extra: str) -> list[str]:
-    """Return the requirements of Shoestring, of its `extra` and of what is in SITE, that are not installed."""
+def missing_requirements(extras: Iterable[str]) -> list[str]:
+    """Return the requirements of Shoestring, of its `extras` and of what is in SITE, that are not installed."""
     # pip's own copy, so that versions are compared as pip does it; pip installs what is missing, so it is here.
     from pip._vendor.packaging.requirements import Requirement
 
@@ -606,8 +621,8 @@ def missing_requirements(extra: str) -> list[str]:
         is_own = distribution.name == "shoestring"
         for text in distribution.requires or ():
             requirement = Requirement(text)
-            extras = ("", extra) if is_own else ("",)
-            if requirement.marker and not any(requirement.marker.evaluate({"extra": name}) for name in extras):
+            names = ("", *extras) if is_own else ("",)
+            if requirement.marker and not any(requirement.marker.evaluate({"extra": name}) for name in names):
                 continue
             version = installed_version(requirement.name)
             if version is None or not requirement.specifier.contains(version, prereleases=True):
@@ -632,6 +647,7 @@ def facts(*, internet: bool) -> dict[str, Any]:
     return {
         "python": sys.version.split()[0],
         "shoestring": None,
+        "brought": {},
         "gpus": gpus,
         "disk_free_bytes": None,
         "internet": internet,
