@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -78,6 +79,8 @@ def test_packing_is_that_of_bitsandbytes(records: dict[str, Record]) -> None:
 
 
 def test_loading_is_that_of_transformers_and_peft(records: dict[str, Record]) -> None:
+    if version("transformers").startswith("4."):
+        pytest.skip("transformers 4 has other code for loading, with more allocations; the simulation is of transformers 5")
     recorded, simulated = records["llama, transformers, recorded"], records["llama, transformers, simulated"]
     assert len(recorded) > 80
     if not has_order_of_names():
@@ -91,8 +94,6 @@ def has_order_of_names() -> bool:
 
     5.0 packs all 4-bit weights before the others (`core_model_loading.py`, one set of names after another).
     """
-    from importlib.metadata import version
-
     return tuple(map(int, version("transformers").split(".")[:2])) >= (5, 15)
 
 
