@@ -80,7 +80,7 @@ def test_packing_is_that_of_bitsandbytes(records: dict[str, Record]) -> None:
 
 def test_loading_is_that_of_transformers_and_peft(records: dict[str, Record]) -> None:
     if version("transformers").startswith("4."):
-        pytest.skip("transformers 4 has other code for loading, with more allocations; the simulation is of transformers 5")
+        pytest.skip("transformers 4 loads in another way, with more allocations; transformers 5 is simulated")
     recorded, simulated = records["llama, transformers, recorded"], records["llama, transformers, simulated"]
     assert len(recorded) > 80
     if not has_order_of_names():

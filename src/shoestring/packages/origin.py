@@ -8,7 +8,6 @@ wheel or a repository.
 import shlex
 import sys
 from collections.abc import Iterable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -33,7 +32,11 @@ def _installer() -> list[str]:
     """Return the words before the arguments of pip. With pipx and uv, `pip` would be that of another environment."""
     if (Path(sys.prefix) / "pipx_metadata.json").is_file():
         return ["pipx", "runpip", DISTRIBUTION, "install"]
-    if find_spec("pip") is None:  # as in the environments that uv makes
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        distribution("pip")  # not `find_spec`, with which setuptools warns and replaces modules
+    except PackageNotFoundError:  # as in the environments that uv makes
         return ["uv", "pip", "install", "--python", shlex.quote(sys.executable)]
     return ["pip", "install"]
 
