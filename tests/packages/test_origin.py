@@ -1,5 +1,6 @@
 """The command that installs an extra, by where this copy of Shoestring came from."""
 
+import importlib.metadata
 import json
 import re
 import sys
@@ -70,8 +71,11 @@ def test_what_pip_records_is_read():
 
 
 def test_environments_of_pipx_and_uv_have_installers_of_their_own(tmp_path, monkeypatch):
+    def find_nothing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
     with monkeypatch.context() as patch:
-        patch.setattr(origin, "find_spec", lambda name: None)
+        patch.setattr(importlib.metadata, "distribution", find_nothing)
         assert pip_install("a>=1") == f"uv pip install --python {sys.executable} 'a>=1'"
     (tmp_path / "pipx_metadata.json").touch()
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
