@@ -8,7 +8,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 # Tests of every package, one tiny run and one resumed run.
-QUICK := tests/packages tests/hardware tests/recipe tests/session tests/test_settings.py
+QUICK := tests/hardware tests/recipe tests/packages tests/data tests/estimate tests/session tests/checkpoint tests/engine \
+  tests/plan tests/train/test_loop.py tests/invariants/test_resume.py tests/test_names.py tests/test_design.py tests/test_settings.py
 
 # Recipes, library trainers, several processes, export and resume.
 VERSIONS := tests/recipes tests/integrations tests/engine tests/techniques tests/packages tests/invariants/test_sharded.py \
@@ -63,7 +64,8 @@ versions: $(STAMP)
 
 # The long form of the proofs that `make test` holds in short.
 soak: $(STAMP)
-	SHOESTRING_SOAK=1 $(BIN)/python -m pytest tests/invariants tests/crash
+	SHOESTRING_SOAK=1 $(BIN)/python -m pytest -m 'slow or not slow' tests/invariants tests/crash
+	$(BIN)/python -m pytest -m slow --ignore tests/crash
 
 # The documentation, into build/site; it needs no server and no network.
 site: $(STAMP)

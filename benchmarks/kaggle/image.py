@@ -55,7 +55,7 @@ def make_image(stack: Path, folder: Path) -> Path:
     python = folder / "bin" / "python"
     purelib = "import sysconfig; print(sysconfig.get_path('purelib'))"
     own = Path(subprocess.run([python, "-c", purelib], check=True, capture_output=True, text=True).stdout.strip())
-    is_absent = IMAGE.brought.keys() - IMAGE.packages.keys() | {"shoestring", "pip", "setuptools"}
+    is_absent = IMAGE.additions.keys() - IMAGE.packages.keys() | {"shoestring", "pip", "setuptools"}
     older, absent = [], []
     for name, version, site, entries in distributions(stack):
         has = IMAGE.packages.get(name)
@@ -67,7 +67,7 @@ def make_image(stack: Path, folder: Path) -> Path:
                 (own / entry).symlink_to(site / entry)
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
     subprocess.run([*pip, "--ignore-installed", *older], check=True)
-    print(f"# {IMAGE.title}: Python {IMAGE.python} without {', '.join(sorted(is_absent & IMAGE.brought.keys()))},")
+    print(f"# {IMAGE.title}: Python {IMAGE.python} without {', '.join(sorted(is_absent & IMAGE.additions.keys()))},")
     print(f"# and with {', '.join(sorted(older))}", flush=True)
     return python
 

@@ -38,6 +38,7 @@ def test_goals_are_reached_or_not():
     assert not any(compare.goal_results([plain, bad, trainer]).values())
 
 
+@pytest.mark.slow
 def test_comparison_of_two_contenders(tmp_path, monkeypatch):
     monkeypatch.setattr(compare, "WARM_UP", 1)
     monkeypatch.setattr(compare, "BLOCK", 1)

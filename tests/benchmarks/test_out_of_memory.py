@@ -15,6 +15,7 @@ def test_missing_gpu_is_refused(monkeypatch, capsys):
     assert "no NVIDIA GPU" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_dry_run_covers_every_phase(tmp_path, capsys):
     out = tmp_path / "deep" / "out.json"
     assert out_of_memory.main(["--dry-run", "--json", str(out)]) == 0

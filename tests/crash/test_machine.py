@@ -15,6 +15,7 @@ SEEDS = [int(seed) for seed in os.environ.get("SHOESTRING_SOAK_SEEDS", "1").spli
 """The short form begins with a session limit, a hang-up, stopped processes and a kill."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_disturbed_runs_end_in_same_bits(tmp_path, capsys, seed):
     report = run_machine(tmp_path, seed=seed, minutes=MINUTES, kind="both", runs=2)

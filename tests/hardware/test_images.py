@@ -7,7 +7,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from shoestring.hardware.images import IMAGES, BroughtPackage, Image, has, lacks
+from shoestring.hardware.images import IMAGES, AddedPackage, Image, has, lacks
 from shoestring.hardware.targets import known
 from shoestring.packages.requirements import Package, required
 from shoestring.recipe.finding import BUILT_IN
@@ -29,7 +29,7 @@ def test_each_platform_is_one_of_the_catalogue(image):
 @images
 def test_every_requirement_is_in_a_table_and_what_is_brought_is_sufficient(image):
     for requirement in required(EXTRAS):
-        assert requirement.name in image.packages or requirement.name in image.brought, requirement
+        assert requirement.name in image.packages or requirement.name in image.additions, requirement
     for package in lacks(image, required(EXTRAS)):
         brought = Image(**{**vars(image), "packages": {package.name: package.version}})
         wanted = Package(name=package.name, minimum=package.minimum, below=package.below)
@@ -41,11 +41,11 @@ def test_versions_are_those_that_the_tests_run_with(image):
     lines = (CONSTRAINTS / f"{image.platform}.txt").read_text().splitlines()
     pins = dict(line.split("==") for line in lines if "==" in line)
     assert f"Python {image.python}" in lines[0]
-    assert {name: pins[name] for name in image.brought} == {
-        name: package.version for name, package in image.brought.items()
+    assert {name: pins[name] for name in image.additions} == {
+        name: package.version for name, package in image.additions.items()
     }
     # What the image has is tested in its version, unless the tests need a newer one for something that is brought.
-    newer = {"datasets", "pyarrow", "fsspec", "dill", "multiprocess", *image.brought}
+    newer = {"datasets", "pyarrow", "fsspec", "dill", "multiprocess", *image.additions}
     ours = {name: version for name, version in image.packages.items() if version and name in pins.keys() - newer}
     assert ours == {name: pins[name] for name in ours}
 
@@ -53,7 +53,7 @@ def test_versions_are_those_that_the_tests_run_with(image):
 @images
 def test_needs_are_those_of_the_packages_metadata(image):
     """Of the packages that are installed here in the version to bring: in `make test STACK=kaggle` of all."""
-    for name, brought in image.brought.items():
+    for name, brought in image.additions.items():
         try:
             metadata = importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError:
@@ -69,7 +69,7 @@ def test_needs_are_those_of_the_packages_metadata(image):
             if version is not None and not requirement.specifier.contains(version):
                 minimum = brought.needs[other]
                 assert f">={minimum}" in str(requirement.specifier), f"{name} needs {text}"
-                assert requirement.specifier.contains(image.brought[other].version)
+                assert requirement.specifier.contains(image.additions[other].version)
 
 
 def test_what_each_recipe_lacks():
@@ -89,10 +89,10 @@ def test_what_is_brought_needs_in_turn():
         date="2026-01-01",
         sources=(),
         packages={"torch": "2.0", "rows": "1.9", "speed": None},
-        brought={
-            "trainer": BroughtPackage(version="3.0", needs={"rows": "1.10", "files": "", "speed": "9"}),
-            "rows": BroughtPackage(version="2.0", needs={"files": "4", "torch": "2.5"}),
-            "files": BroughtPackage(version="5.0"),
+        additions={
+            "trainer": AddedPackage(version="3.0", needs={"rows": "1.10", "files": "", "speed": "9"}),
+            "rows": AddedPackage(version="2.0", needs={"files": "4", "torch": "2.5"}),
+            "files": AddedPackage(version="5.0"),
         },
     )
     trainer, rows, files = lacks(image, [Package(name="trainer", minimum="2", extra="chart")])

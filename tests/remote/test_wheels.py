@@ -4,7 +4,7 @@ import zipfile
 
 import pytest
 
-from shoestring.hardware.images import BroughtPackage, Image, ImageAnswer, lacks
+from shoestring.hardware.images import AddedPackage, Image, ImageAnswer, lacks
 from shoestring.packages.requirements import Package
 from shoestring.remote.wheels import cached_wheels, download_wheels
 
@@ -37,7 +37,7 @@ def write_wheel(folder, name, version, tag="py3-none-any", python=">=3"):
 def answer_for(*names, python="3.12", **brought):
     image = Image(
         platform="kaggle", title="An image", python=python, date="2026-01-01", sources=(), packages={},
-        brought={name: BroughtPackage(version=version) for name, version in brought.items()},
+        additions={name: AddedPackage(version=version) for name, version in brought.items()},
     )  # fmt: skip
     return ImageAnswer(image=image, lacks=lacks(image, [Package(name=name) for name in names]))
 

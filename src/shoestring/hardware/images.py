@@ -15,7 +15,7 @@ from shoestring.packages.requirements import Package, parse_version
 
 
 @dataclass(frozen=True, kw_only=True)
-class BroughtPackage:
+class AddedPackage:
     """A package that a session gets if its recipe needs it and its image lacks it."""
 
     version: str
@@ -39,7 +39,7 @@ class Image:
     """The build files."""
     packages: Mapping[str, str | None]
     """The version of each package that is there. None: it is there, but the build files ask for the newest one."""
-    brought: Mapping[str, BroughtPackage]
+    additions: Mapping[str, AddedPackage]
     """What is brought if it is needed."""
 
 
@@ -131,13 +131,13 @@ class ImageAnswer:
         }
 
 
-_BROUGHT = {
-    "bitsandbytes": BroughtPackage(version="0.50.2"),
-    "datasets": BroughtPackage(version="5.0.1", needs={"pyarrow": "21.0.0"}),
-    "gguf": BroughtPackage(version="0.19.0"),
-    "nupunkt": BroughtPackage(version="0.8.0"),
-    "pyarrow": BroughtPackage(version="26.0.1"),
-    "trl": BroughtPackage(version="1.16.0", needs={"datasets": "4.7.0", "pyarrow": "21.0.0"}),
+_ADDITIONS = {
+    "bitsandbytes": AddedPackage(version="0.50.2"),
+    "datasets": AddedPackage(version="5.0.1", needs={"pyarrow": "21.0.0"}),
+    "gguf": AddedPackage(version="0.19.0"),
+    "nupunkt": AddedPackage(version="0.8.0"),
+    "pyarrow": AddedPackage(version="26.0.1"),
+    "trl": AddedPackage(version="1.16.0", needs={"datasets": "4.7.0", "pyarrow": "21.0.0"}),
 }
 """What both images get."""
 
@@ -159,7 +159,7 @@ IMAGES: Mapping[str, Image] = {image.platform: image for image in (
             # Kaggle's own list asks for them without a version.
             "onnx": None, "pytorch-lightning": None, "s3fs": None, "torchmetrics": None,
         },
-        brought={**_BROUGHT, "imagecodecs": BroughtPackage(version="2026.3.6")},
+        additions={**_ADDITIONS, "imagecodecs": AddedPackage(version="2026.3.6")},
     ),
     Image(
         platform="colab", title="Colab's image", python="3.13", date="2026-08-19",
@@ -174,11 +174,11 @@ IMAGES: Mapping[str, Image] = {image.platform: image for image in (
             "torch": "2.11.0", "tqdm": "4.67.3", "transformers": "5.15.0", "typer": "0.27.1",
             "typing-extensions": "4.16.0", "xxhash": "4.0.1",
         },
-        brought={
-            **_BROUGHT,
-            "imagecodecs": BroughtPackage(version="2026.10.10"),
-            "lightning-utilities": BroughtPackage(version="0.15.3"),
-            "torchmetrics": BroughtPackage(version="1.9.0", needs={"lightning-utilities": "0.15.3"}),
+        additions={
+            **_ADDITIONS,
+            "imagecodecs": AddedPackage(version="2026.10.10"),
+            "lightning-utilities": AddedPackage(version="0.15.3"),
+            "torchmetrics": AddedPackage(version="1.9.0", needs={"lightning-utilities": "0.15.3"}),
         },
     ),
 )}
@@ -188,20 +188,20 @@ IMAGES: Mapping[str, Image] = {image.platform: image for image in (
 def lacks(image: Image, packages: Iterable[Package]) -> tuple[LackingPackage, ...]:
     """Return which of the required `packages` an image does not have, with what those require in turn.
 
-    In the order in which it was found: what a recipe requires itself comes before what that needs.
+    What a recipe requires itself comes before what that needs.
     """
     pending = [(package, f"shoestring[{package.extra}]" if package.extra else "shoestring") for package in packages]
-    found: dict[str, list[Package]] = {}
+    lacking: dict[str, list[Package]] = {}
     required_by: dict[str, list[str]] = {}
     while pending:
         package, by = pending.pop(0)
         name = package.name
         if has(image, package) or name == "torch":
             continue
-        if name not in found and name in image.brought:
-            needs = image.brought[name].needs.items()
+        if name not in lacking and name in image.additions:
+            needs = image.additions[name].needs.items()
             pending += [(Package(name=other, minimum=minimum), name) for other, minimum in needs]
-        found.setdefault(name, []).append(package)
+        lacking.setdefault(name, []).append(package)
         required_by.setdefault(name, []).append(by)
     return tuple(
         LackingPackage(
@@ -209,10 +209,10 @@ def lacks(image: Image, packages: Iterable[Package]) -> tuple[LackingPackage, ..
             minimum=max((package.minimum for package in required), key=parse_version),
             below=min((package.below for package in required if package.below), key=parse_version, default=""),
             installed=image.packages.get(name) or "",
-            version=image.brought[name].version if name in image.brought else "",
+            version=image.additions[name].version if name in image.additions else "",
             required_by=tuple(dict.fromkeys(required_by[name])),
         )
-        for name, required in found.items()
+        for name, required in lacking.items()
     )
 
 

@@ -82,11 +82,11 @@ def exchange_unused(modules: Sequence[Any]) -> None:
 
 def _end_backward(group: Any, post_backward: Callable[..., None], *unused: Any) -> None:
     for parameter in group.fsdp_params:
-        gathered = getattr(parameter, "_unsharded_param", None)
-        if gathered is None or not gathered.requires_grad:
+        whole = getattr(parameter, "_unsharded_param", None)
+        if whole is None or not whole.requires_grad:
             continue
-        if gathered.grad is None and parameter.unsharded_accumulated_grad is None:
-            gathered.grad = torch.zeros_like(gathered)
+        if whole.grad is None and parameter.unsharded_accumulated_grad is None:
+            whole.grad = torch.zeros_like(whole)
     post_backward(*unused)
 
 
