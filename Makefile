@@ -38,7 +38,7 @@ demo: $(STAMP)
 demo-kaggle: $(STAMP)
 	$(BIN)/python benchmarks/kaggle/demo.py
 
-# What to run after each change, in two minutes: most mistakes fail here.
+# What to run after each change: most mistakes fail here.
 quick: lint types contract
 	$(BIN)/python -m pytest -n 2 $(QUICK)
 
