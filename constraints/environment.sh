@@ -36,9 +36,13 @@ mkdir -p "$(dirname "$packages")"
     "$packages/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --requirement "$file"
     "$packages/bin/python" -m pip install --quiet --disable-pip-version-check 'hatchling>=1.25' 'editables>=0.5'
     "$packages/bin/python" "$here/stub_cuda.py"
-    touch "$packages/complete"
   fi
+  touch "$packages/complete"
 ) 9> "$packages.lock"
+# A stack is about 3 GB: remove those that no clone has asked for in a month.
+for unused in $(find "$(dirname "$packages")" -mindepth 2 -maxdepth 2 -name complete -mtime +30); do
+  rm -rf "$(dirname "$unused")" "$(dirname "$unused").lock"
+done
 
 rm -rf "$folder"
 "$interpreter" -m venv --without-pip "$folder"

@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 
 from shoestring.errors import DataError, TraceError
 from shoestring.hardware.catalog import DEVICES
@@ -205,6 +206,45 @@ def test_ctrl_c_during_a_request_ends_the_child(odd_recipes: Path) -> None:
 def test_live_recipe_is_inherited_by_fork() -> None:
     with Tracer(finding.find(Linears())) as recipe_tracer:
         assert recipe_tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4).events
+
+
+def test_live_recipe_is_sent_to_a_new_process_if_torch_cannot_trace_in_a_forked_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class OfANotebook(Linears):
+        """A class that cannot be imported."""
+
+    settings = Settings(micro_batch=2, precision="fp32")
+    with Tracer(finding.find(OfANotebook())) as recipe_tracer:
+        forked = recipe_tracer.trace(settings, accumulate=1, device=T4)
+    monkeypatch.setattr(child_process, "_backward_works_after_fork", lambda: False)
+    with Tracer(finding.find(OfANotebook())) as recipe_tracer:
+        assert recipe_tracer.trace(settings, accumulate=1, device=T4).events == forked.events
+    recipe = OfANotebook()
+    recipe.rows = (row for row in range(3))
+    other_children = children()
+    with Tracer(finding.find(recipe)) as recipe_tracer, pytest.raises(TraceError) as caught:
+        assert recipe_tracer.facts
+    assert "OfANotebook cannot be sent to the process that traces: TypeError: cannot pickle" in str(caught.value)
+    assert "its path" in caught.value.hint
+    assert children() == other_children
+
+
+@pytest.mark.skipif(not torch.version.cuda, reason="only a build with CUDA forbids a backward in a forked child")
+def test_backward_after_fork_is_tried() -> None:
+    # A simulated device is enough for the threads of the backward.
+    program = """
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from shoestring.trace.child_process import _backward_works_after_fork
+print(_backward_works_after_fork())
+with FakeTensorMode():
+    torch.zeros(1, device="cuda")
+torch.zeros(1, requires_grad=True).sum().backward()
+print(_backward_works_after_fork())
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["True", "False"]
 
 
 def test_copy_traces_the_same_and_ends_with_the_original() -> None:

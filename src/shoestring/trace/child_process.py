@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -28,9 +29,12 @@ def start(loaded: LoadedRecipe) -> ChildProcess:
     """Start a process that loads the recipe again by its reference, or inherits a live object by `fork`.
 
     If this process has imported torch, the child inherits it by `fork` too, since the import takes most of the time.
+    A live object is sent to a new process if torch could not compute gradients in a forked one.
+
+    Raises TraceError if the object would have to be sent and cannot be serialized.
     """
     if not loaded.reference:
-        return _fork(loaded)
+        return _fork(loaded) if _backward_works_after_fork() else _spawn(loaded)
     return _fork(None) if _torch_can_be_shared() else _spawn()
 
 
@@ -149,21 +153,65 @@ def _request(pipes: _Pipes, request: dict[str, Any], work: str, limit: float) ->
     return response
 
 
-def _spawn() -> ChildProcess:
-    output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
-    pipes, spare = _Pipes.create(), _Pipes.create()
-    descriptors = (*pipes[2:], *spare[2:])
-    # A recipe imports what it can import here, and nothing else: `-P` adds no folder.
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "shoestring.trace", *map(str, descriptors), *sys.path],
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
-        pass_fds=descriptors,
-    )
+def _spawn(live: LoadedRecipe | None = None) -> ChildProcess:
+    """Start a new interpreter. It reads a live recipe from its standard input."""
+    with contextlib.ExitStack() as stack:
+        serialized = stack.enter_context(_serialize(live)) if live else subprocess.DEVNULL
+        output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
+        pipes, spare = _Pipes.create(), _Pipes.create()
+        descriptors = (*pipes[2:], *spare[2:])
+        # A recipe imports what it can import here, and nothing else: `-P` adds no folder.
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "shoestring.trace", *map(str, descriptors), *sys.path],
+            stdin=serialized,
+            stdout=output,
+            stderr=output,
+            pass_fds=descriptors,
+        )
     pipes.close_child_ends()
     spare.close_child_ends()
     return ChildProcess(process.pid, pipes, spare, output, process.wait)
+
+
+def _serialize(live: LoadedRecipe) -> IO[bytes]:
+    """Return an anonymous file with a live recipe, for a process of our own: nobody else can write to it.
+
+    cloudpickle includes the code of classes and functions of a notebook, which cannot be imported elsewhere.
+    """
+    import cloudpickle
+
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+    try:
+        cloudpickle.dump(live, file)
+    except Exception as error:
+        file.close()
+        raise TraceError(
+            f"{live.name} cannot be sent to the process that traces: {type(error).__name__}: {error}",
+            problems=["this process has used its GPU, so a copy of it cannot trace"],
+            hint="put the recipe into a file and pass its path, or estimate in a new process",
+        ) from error
+    file.seek(0)
+    return file
+
+
+def _backward_works_after_fork() -> bool:
+    """Return whether torch computes gradients in a forked child of this process.
+
+    It refuses to once a backward of this process has started threads for GPUs (pytorch.org/docs, "Autograd and Fork"),
+    which only a child can find out.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not (torch.version.cuda or torch.version.hip):
+        return True
+    pid = _os_fork()
+    if pid == 0:
+        status = 1
+        try:
+            torch.zeros(1, requires_grad=True).sum().backward()
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def _torch_can_be_shared() -> bool:
@@ -179,19 +227,16 @@ def _torch_can_be_shared() -> bool:
 def _fork(loaded: LoadedRecipe | None) -> ChildProcess:
     """Fork a child that inherits the imported modules and, if given, a live recipe.
 
-    A live recipe is not serialized, as loading it would execute untrusted bytes. Limits of the child: other threads of
-    this process do not exist there, so torch must not use its thread pool (one thread); CUDA cannot be used there if
-    this process has initialized it (the simulated device does not use it); POSIX only.
+    Limits of the child: other threads of this process do not exist there, so torch must not use its thread pool (one
+    thread); CUDA cannot be used there if this process has initialized it (the simulated device does not use it); POSIX
+    only.
     """
     output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
     pipes, spare = _Pipes.create(), _Pipes.create()
     streams.flush()
     collects_garbage = gc.isenabled()
     gc.disable()
-    with warnings.catch_warnings():
-        # Python 3.12 warns if other threads run; of their locks the child uses only the allocator's.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
+    pid = _os_fork()
     if pid == 0:
         # Finalizers of inherited garbage may wait for threads that do not exist here (as a gloo process group does).
         gc.freeze()
@@ -217,6 +262,13 @@ def _fork(loaded: LoadedRecipe | None) -> ChildProcess:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
     return ChildProcess(pid, pipes, spare, output, wait)
+
+
+def _os_fork() -> int:
+    with warnings.catch_warnings():
+        # Python 3.12 warns if other threads run; of their locks the child uses only the allocator's.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
 
 
 def _serve_forked(descriptors: tuple[int, int, int, int], loaded: LoadedRecipe | None) -> None:
