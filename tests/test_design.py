@@ -91,5 +91,12 @@ def test_each_promise_has_tests():
     assert all("`tests/" in tests for tests in rows.values())
 
 
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_targets_of_make_that_are_named_exist(page):
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"^make ([a-z-]+)|`make ([a-z-]+)", (ROOT / page).read_text(), re.MULTILINE))
+    assert named <= {(target, "") for target in targets} | {("", target) for target in targets}
+
+
 def test_design_is_read_in_ten_minutes():
     assert len(DESIGN.split()) < 2400

@@ -32,6 +32,7 @@ EXCEPTIONS = {
     ("trace/child_process.py", "loads"): PIPE,
     ("trace/child.py", "loads"): PIPE,
     ("trace/child_process.py", "open"): "the null device",
+    ("trace/__main__.py", "open"): "standard input, an anonymous file of the parent process",
     ("integrations/state.py", "loads"): "JSON that the same line has made",
     ("remote/notebook/carried.py", "open"): "the wheel that was built in memory",
     ("remote/wheel.py", "read_text"): "the metadata of the installed package",

@@ -12,6 +12,8 @@ from benchmarks.catalogue import RESULTS
 from benchmarks.gpu.summary import is_equal
 from benchmarks.tables.markdown import Result, Row, percent, table
 
+from shoestring.packages.tested import TESTED
+
 NOT_MEASURED = "not measured yet"
 
 
@@ -158,7 +160,8 @@ def _status() -> Iterator[tuple[str, str, str]]:
         "one of them ([several GPUs](docs/guides/several_gpus.md))",
         _counts(("ranks", "comparisons of two processes with one")),
     )
-    yield ("platforms", "Linux, Python 3.11, PyTorch 2.13", _platforms())
+    oldest, *_, newest = (version.rpartition(".")[0] for version in TESTED["torch"])
+    yield ("platforms", f"Linux, Python 3.11 to 3.13, PyTorch {oldest} to {newest}", _platforms())
 
 
 def _errors(part: str, measured: str, estimate: str, what: str) -> str:

@@ -54,6 +54,8 @@ def test_all_libraries_that_tests_use_are_found_by_their_modules():
 
 
 def test_required_packages_come_from_metadata(monkeypatch):
+    of_several = [package for package in required({"legal", "chart", "huggingface"}) if package.name == "transformers"]
+    assert [(package.minimum, package.extra) for package in of_several] == [("4.56", "chart")]
     base = {package.name: package for package in required()}
     assert {"torch", "safetensors", "nvidia-ml-py"} <= base.keys() and "peft" not in base
     assert (base["torch"].minimum, base["torch"].below) == ("2.6", "3")

@@ -148,7 +148,8 @@ IMAGES: Mapping[str, Image] = {image.platform: image for image in (
         sources=("https://github.com/Kaggle/docker-python at 78aaa43: Dockerfile.tmpl, kaggle_requirements.txt",
                  "https://github.com/googlecolab/backend-info at 1fe257c (2026-05-20), on which it is built"),
         packages={
-            "accelerate": "1.13.0", "datasets": "4.0.0", "dill": "0.3.8", "filelock": "3.29.0", "fsspec": "2025.3.0",
+            "accelerate": "1.13.0", "cloudpickle": "3.1.2", "datasets": "4.0.0", "dill": "0.3.8",
+            "filelock": "3.29.0", "fsspec": "2025.3.0",
             "httpx": "0.28.1", "huggingface-hub": "1.11.0", "jinja2": "3.1.6", "matplotlib": "3.10.0",
             "multiprocess": "0.70.16", "numpy": "2.0.2", "nvidia-ml-py": "13.595.45", "packaging": "26.1",
             "pandas": "2.2.2", "peft": "0.19.1", "pillow": "11.3.0", "psutil": "5.9.5", "pyarrow": "18.1.0",
@@ -165,7 +166,8 @@ IMAGES: Mapping[str, Image] = {image.platform: image for image in (
         platform="colab", title="Colab's image", python="3.13", date="2026-08-19",
         sources=("https://github.com/googlecolab/backend-info at a724079: pip-freeze.gpu.txt",),
         packages={
-            "accelerate": "1.14.0", "datasets": "4.0.0", "dill": "0.3.8", "filelock": "3.32.3", "fsspec": "2025.3.0",
+            "accelerate": "1.14.0", "cloudpickle": "3.1.2", "datasets": "4.0.0", "dill": "0.3.8",
+            "filelock": "3.32.3", "fsspec": "2025.3.0",
             "httpx": "0.28.1", "huggingface-hub": "1.27.0", "jinja2": "3.1.6", "matplotlib": "3.10.0",
             "multiprocess": "0.70.16", "numpy": "2.1.3", "nvidia-ml-py": "13.610.43", "packaging": "26.3",
             "pandas": "2.2.3", "peft": "0.20.0", "pillow": "11.3.0", "psutil": "5.9.5", "pyarrow": "18.1.0",

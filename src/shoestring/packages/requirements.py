@@ -147,9 +147,17 @@ def reinstall_command(*requirements: str) -> str:
 
 
 def required(extras: Iterable[str] = ()) -> tuple[Package, ...]:
-    """Return the libraries that the project and its `extras` require; none if the project itself is not installed."""
+    """Return the libraries that the project and its `extras` require; none if the project itself is not installed.
+
+    Of a library that several require, the requirement with the newest minimum is returned.
+    """
     names = {"", *extras}
-    return tuple(_inspected(package) for package in declared() if package.extra in names)
+    packages: dict[str, Package] = {}
+    for package in declared():
+        other = packages.get(package.name, package)
+        if package.extra in names and parse_version(package.minimum) >= parse_version(other.minimum):
+            packages[package.name] = package
+    return tuple(map(_inspected, packages.values()))
 
 
 @cache
@@ -164,10 +172,10 @@ def declared() -> tuple[Package, ...]:
 
 
 def library_of(module: str) -> Package:
-    """Return a library by its module, as the project, or else one of its extras, requires it."""
+    """Return a library by its module, with the oldest minimum of the project and its extras."""
     name = name_of(module)
     of_name = [package for package in declared() if package.name == name]
-    return _inspected(min(of_name, key=lambda package: package.extra, default=Package(name=name)))
+    return _inspected(min(of_name, key=lambda package: parse_version(package.minimum), default=Package(name=name)))
 
 
 def parse_version(text: str) -> tuple[int, ...]:
