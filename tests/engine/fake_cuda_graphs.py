@@ -6,6 +6,7 @@ written, here with NaN. A replay uses the buffers that the model had at the capt
 """
 
 import weakref
+from contextlib import ExitStack
 
 import torch
 
@@ -56,7 +57,9 @@ class FakeCaptures:
             self._set_buffers(captured_buffers)
             for parameter in parameters:
                 parameter.grad = None
-            with torch.autograd._unsafe_preserve_version_counter(tuple(captured_buffers.values())):
+            with ExitStack() as versions:
+                for buffer in captured_buffers.values():
+                    versions.enter_context(torch.autograd._unsafe_preserve_version_counter(buffer))
                 replayed = work()
             new_gradients = (parameter.grad for parameter in parameters if parameter.grad is not None)
             new_tensors = [*filter(torch.is_tensor, replayed), *new_gradients]

@@ -63,7 +63,7 @@ def test_plan_says_what_the_image_of_the_platform_lacks(temporal, monkeypatch):
     )  # fmt: skip
     (package,) = image["lacks"]
     assert package == {
-        "name": "bitsandbytes", "minimum": "0.46", "below": "1", "installed": "", "version": "0.50.2",
+        "name": "bitsandbytes", "minimum": "0.50", "below": "1", "installed": "", "version": "0.50.2",
         "required_by": ["shoestring[bitsandbytes]"],
     }  # fmt: skip
     for text in (" ".join(str(plan).split()), plan._repr_html_()):
