@@ -79,8 +79,8 @@ def test_the_library_is_hidden(run):
     findings = {finding["name"]: finding for finding in json.loads(process.stdout)["findings"]}
     assert process.returncode == 1
     assert "No module named 'torch'" in findings["PyTorch"]["said"]
-    assert findings["packages"]["said"] == "torch is not installed (required: torch>=2.6,<3)"
-    assert findings["packages"]["hint"].startswith("pip install 'torch>=2.6,<3'")
+    assert findings["packages"]["said"] == "torch is not installed (required: torch>=2.10,<3)"
+    assert findings["packages"]["hint"].startswith("pip install 'torch>=2.10,<3'")
 
 
 @pytest.mark.parametrize("command", NOT_NEEDING_TORCH)
@@ -95,8 +95,8 @@ def test_commands_that_need_torch_are_one_error(run, command):
     process = run(command)
     assert (process.returncode, process.stdout) == (2, "")
     error, hint, *_ = process.stderr.splitlines()
-    assert error == "error: torch is not installed (required: torch>=2.6,<3)"
-    assert hint.startswith("hint: pip install 'torch>=2.6,<3'")
+    assert error == "error: torch is not installed (required: torch>=2.10,<3)"
+    assert hint.startswith("hint: pip install 'torch>=2.10,<3'")
     assert "Traceback" not in process.stderr
 
 

@@ -76,7 +76,7 @@ def make_facts(*, on="kaggle-t4", **changes) -> Facts:
         "platform": PLATFORMS["kaggle"],
         "internet": {"huggingface.co": "", "pypi.org": ""},
         "mounted": (Path("/kaggle/input/datasets/me/prices"),),
-        "packages": (Package(name="torch", minimum="2.6", installed="2.13.0+cu128"),),
+        "packages": (Package(name="torch", minimum="2.10", installed="2.13.0+cu128"),),
     }
     target = replace(known()["kaggle-t4"], name=on) if on in ("local", "cpu") else known()[on]
     return Facts(target=target, **{**healthy, **changes})

@@ -19,13 +19,13 @@ NO_INTERNET = {"huggingface.co": "Name or service not known", "pypi.org": "no an
 
 
 def test_missing_and_outdated_packages_fail_with_a_hint():
-    torch = Package(name="torch", minimum="2.6", below="3", installed="2.5.1+cu121")
+    torch = Package(name="torch", minimum="2.10", below="3", installed="2.5.1+cu121")
     peft = Package(name="peft", minimum="0.15", installed="", extra="chart")
     finding = finding_named("packages", make_facts(packages=(torch, peft)))
     assert finding.status == "fail"
-    assert "torch 2.5.1+cu121 is too old (required: torch>=2.6,<3)" in finding.message
+    assert "torch 2.5.1+cu121 is too old (required: torch>=2.10,<3)" in finding.message
     assert "peft is not installed" in finding.message
-    assert finding.hint.startswith("pip install 'torch>=2.6,<3' 'peft>=0.15'")
+    assert finding.hint.startswith("pip install 'torch>=2.10,<3' 'peft>=0.15'")
     assert finding_named("packages", make_facts(packages=(replace(torch, installed="3.0"),))).status == "fail"
     assert "[chart]" in finding_named("packages", make_facts(packages=(peft,))).hint
     assert "--no-index" in finding_named("packages", make_facts(packages=(peft,), internet=NO_INTERNET)).hint
@@ -33,7 +33,7 @@ def test_missing_and_outdated_packages_fail_with_a_hint():
 
 def test_what_the_image_of_another_platform_lacks_is_said():
     packages = (
-        Package(name="torch", minimum="2.6", installed="2.13.0"),
+        Package(name="torch", minimum="2.10", installed="2.13.0"),
         Package(name="trl", minimum="1.10", installed="1.16.0", extra="chart"),
     )
     facts = make_facts(packages=packages, platform=None)
@@ -50,12 +50,12 @@ def test_what_the_image_of_another_platform_lacks_is_said():
 
 def test_untested_versions_are_a_warning():
     assert finding_named("versions", make_facts()).status == "pass"
-    untested = Package(name="torch", minimum="2.6", installed="2.14.0")
+    untested = Package(name="torch", minimum="2.10", installed="2.14.0")
     finding = finding_named("versions", make_facts(packages=(untested,)))
     assert finding.status == "warn"
-    assert "torch 2.14.0 (tested: 2.6.0, 2.10.0, 2.11.0, 2.13.0)" in finding.message
+    assert "torch 2.14.0 (tested: 2.10.0, 2.11.0, 2.13.0)" in finding.message
     assert finding.hint.endswith("pip install torch==2.13.0")
-    of_kaggle = Package(name="torch", minimum="2.6", installed="2.10.0+cu128")
+    of_kaggle = Package(name="torch", minimum="2.10", installed="2.10.0+cu128")
     assert finding_named("versions", make_facts(packages=(of_kaggle,))).status == "pass"
 
 

@@ -119,7 +119,7 @@ def test_an_unsuitable_torch_is_refused_before_it_is_imported(tmp_path, verb, ve
     process = run(tmp_path, verb, "temporal", *(["--run", tmp_path / "run"] if verb == "train" else []))
     assert (process.returncode, process.stdout) == (2, "")
     assert process.stderr.startswith(f"error: torch {version} is too ")
-    assert "hint: pip install 'torch>=2.6,<3'" in process.stderr
+    assert "hint: pip install 'torch>=2.10,<3'" in process.stderr
     assert not (tmp_path / "run" / "plan.json").exists()
 
 

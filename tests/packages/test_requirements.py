@@ -58,8 +58,8 @@ def test_required_packages_come_from_metadata(monkeypatch):
     assert [(package.minimum, package.extra) for package in of_several] == [("4.56", "chart")]
     base = {package.name: package for package in required()}
     assert {"torch", "safetensors", "nvidia-ml-py"} <= base.keys() and "peft" not in base
-    assert (base["torch"].minimum, base["torch"].below) == ("2.6", "3")
-    assert parse_version(base["torch"].installed) >= (2, 6)
+    assert (base["torch"].minimum, base["torch"].below) == ("2.10", "3")
+    assert parse_version(base["torch"].installed) >= (2, 10)
     hide(monkeypatch, "peft")
     chart = {package.name: package for package in required({"chart"})}
     assert (chart["peft"].extra, chart["peft"].installed) == ("chart", "")
@@ -131,16 +131,16 @@ def test_a_folder_that_was_left_behind_is_no_library(tmp_path, monkeypatch):
 
 
 def test_labels_of_builds_are_no_part_of_a_version():
-    torch = Package(name="torch", minimum="2.6", below="3", installed="2.13.0+cu130")
+    torch = Package(name="torch", minimum="2.10", below="3", installed="2.13.0+cu130")
     assert torch.problem == ""
     assert remedy([torch]) == "pip install --force-reinstall --no-deps torch==2.13.0"
 
 
 def test_a_missing_torch_is_installed_without_cuda_where_there_is_no_gpu(monkeypatch):
     hide(monkeypatch, "torch")
-    with pytest.raises(UsageError, match=r"^torch is not installed \(required: torch>=2.6,<3\)") as refused:
+    with pytest.raises(UsageError, match=r"^torch is not installed \(required: torch>=2.10,<3\)") as refused:
         requirements.require_essential()
-    assert refused.value.hint.startswith("pip install 'torch>=2.6,<3'; add --extra-index-url https://download.pytorch")
+    assert refused.value.hint.startswith("pip install 'torch>=2.10,<3'; add --extra-index-url https://download.pytorch")
 
 
 def test_the_requirements_are_read_in_milliseconds():

@@ -106,7 +106,6 @@ NEGLIGIBLE = 64
 def _records() -> Iterator[tuple[str, Record]]:
     import torch
     from torch import nn
-    from transformers import LlamaForCausalLM  # noqa: F401 - torch 2.6 cannot import it with the meta device
 
     from shoestring.recipe.options import Adaptation
     from shoestring.techniques import adapt

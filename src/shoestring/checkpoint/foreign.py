@@ -172,7 +172,6 @@ def _unpickle(file: Path, *, values: bool, is_mapped: bool) -> Any:
     """Return what torch's reader of tensors makes of a file."""
     ignored: Any = [(_Ignored, name) for name in _NUMPY]
     with torch.serialization.safe_globals(ignored):
-        # Not `skip_data`, with which torch 2.6 cannot load.
         location = "cpu" if values else "meta"
         return torch.load(file, map_location=location, weights_only=True, mmap=is_mapped)
 

@@ -97,7 +97,7 @@ class BufferBackup:
 def _version(tensor: Tensor) -> int | None:
     """Return how often the tensor was written to.
 
-    torch's count has a private name (2.6 to 2.13) and no public one; None if it is missing or the tensor has none.
+    torch's count has a private name (2.10 to 2.13) and no public one; None if it is missing or the tensor has none.
     """
     try:
         return tensor._version

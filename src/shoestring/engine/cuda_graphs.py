@@ -202,18 +202,14 @@ def _end_failed_capture(pool: Any) -> None:
     """End what torch leaves begun if the capture itself fails to begin or to end: otherwise the random generator would
     refuse to draw, and the allocator would never free memory that several streams have used.
 
-    torch has no public function for the allocator's part. The private ones have these names in 2.8 to 2.13; before,
-    the first has the second name.
+    torch has no public function for the allocator's part. The private ones have these names in 2.10 to 2.13.
     """
     device = torch.cuda.current_device()
     generator = torch.cuda.default_generators[device]
     generator.graphsafe_set_state(generator.clone_state())
-    names = ("_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool")
-    end = next((getattr(torch._C, name) for name in names if hasattr(torch._C, name)), None)
-    if end:
-        with contextlib.suppress(RuntimeError):  # in most cases torch has ended it itself
-            end(device, pool)
-            torch._C._cuda_releasePool(device, pool)
+    with contextlib.suppress(AttributeError, RuntimeError):  # in most cases torch has ended it itself
+        torch._C._cuda_endAllocateToPool(device, pool)
+        torch._C._cuda_releasePool(device, pool)
 
 
 def _require_same(model: nn.Module, replaced: Iterable[str]) -> None:

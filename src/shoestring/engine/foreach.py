@@ -1,7 +1,7 @@
 """Operations on many tensors in few kernels.
 
 torch's own optimizers and `clip_grad_norm_` use these functions, whose names are private (`_foreach_...`, unchanged
-from torch 2.6 to 2.13). If one is missing, the tensors are processed one by one, with equal results.
+from torch 2.10 to 2.13). If one is missing, the tensors are processed one by one, with equal results.
 """
 
 from collections.abc import Sequence

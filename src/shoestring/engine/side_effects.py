@@ -60,11 +60,9 @@ def without_side_effects(model: nn.Module, device: torch.device) -> Iterator[Non
 def _without_compilation() -> AbstractContextManager[Any]:
     """Run compiled blocks as plain Python: compiling them for other shapes takes longer than an epoch of a small run.
 
-    `set_stance` exists since torch 2.6. It imports the compiler, which takes a second and has no effect if no block is
-    compiled.
+    If no block is compiled, this has no effect, and importing the compiler for it would take a second.
     """
-    set_stance: Any = getattr(torch.compiler, "set_stance", None)
-    if set_stance is None or not deferred_compiler.is_compiler_loaded():
+    if not deferred_compiler.is_compiler_loaded():
         return nullcontext()
-    stance: AbstractContextManager[Any] = set_stance("force_eager")
+    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
     return stance

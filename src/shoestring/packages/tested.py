@@ -5,7 +5,7 @@ should work, and `shoestring check` says that it is untested.
 """
 
 TESTED = {
-    "torch": ("2.6.0", "2.10.0", "2.11.0", "2.13.0"),
+    "torch": ("2.10.0", "2.11.0", "2.13.0"),
     "numpy": ("1.26.0", "2.0.2", "2.1.3", "2.4.6"),
     "safetensors": ("0.5.0", "0.7.0", "0.8.0"),
     "transformers": ("4.56.2", "5.0.0", "5.15.0", "5.23.0"),

@@ -5,10 +5,10 @@ compilation, for a setting, or for the name of a tensor: this costs a second of 
 process that trains or traces. Stand-in modules provide these few attributes. Access to any other attribute, in
 particular by `torch.compile`, loads the compiler and replaces the stand-ins.
 
-This relies on private parts of torch, was written for torch 2.6 to 2.13 and is tested with 2.13: `torch._dynamo` is
-loaded on first use; its `disable` and `graph_break` have no effect outside of compiled code; `torch/_dynamo/config.py`
-needs no other part of it; without symbolic shapes a `ConstantSource` is only a name. If the settings cannot be loaded
-separately, the compiler is loaded as without this module: the start is slower, and nothing else changes.
+This relies on private parts of torch, which are the same in torch 2.10 to 2.13: `torch._dynamo` is loaded on first use;
+its `disable` and `graph_break` have no effect outside of compiled code; `torch/_dynamo/config.py` needs no other part
+of it; without symbolic shapes a `ConstantSource` is only a name. If the settings cannot be loaded separately, the
+compiler is loaded as without this module: the start is slower, and nothing else changes.
 """
 
 from __future__ import annotations
@@ -118,28 +118,8 @@ def _load_compiler() -> Any:
     if isinstance(stand_in, _Compiler):
         del sys.modules[COMPILER], sys.modules[_SOURCE], torch._dynamo
         stand_in.forget_functions()
-        _execute_compiler(stand_in.config)
         copy_determinism_to_compiler()
     return importlib.import_module(COMPILER)
-
-
-def _execute_compiler(config: types.ModuleType) -> None:
-    """Import the compiler with settings that are already loaded."""
-    spec = importlib.util.find_spec(COMPILER)
-    assert spec and spec.loader
-    package: Any = torch
-    compiler: Any = importlib.util.module_from_spec(spec)
-    # An import does not add a module that is already loaded to its package, and torch 2.6 reads it there.
-    compiler.config = config
-    sys.modules[COMPILER] = package._dynamo = compiler
-    try:
-        # torch 2.6 computes with a few tensors while it loads, which fails on the meta device, where models are built.
-        with torch.device("cpu"):
-            spec.loader.exec_module(compiler)
-    except BaseException:
-        sys.modules.pop(COMPILER, None)
-        del package._dynamo
-        raise
 
 
 def copy_determinism_to_compiler() -> None:

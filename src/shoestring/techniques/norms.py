@@ -1,7 +1,7 @@
 """The classes of modules that have running statistics.
 
-torch's classes have common base classes with private names (`torch/nn/modules/batchnorm.py`, the same from torch 2.6 to
-2.13), from which other libraries derive too. If they do not exist, only torch's public classes are recognized.
+torch's classes have common base classes with private names (`torch/nn/modules/batchnorm.py`, the same from torch 2.10
+to 2.13), from which other libraries derive too. If they do not exist, only torch's public classes are recognized.
 """
 
 from torch import nn

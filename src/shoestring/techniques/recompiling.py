@@ -1,7 +1,7 @@
 """A limit on the number of shapes that torch compiles a function for, which raises instead of continuing uncompiled.
 
 The limits have public names (`torch.compiler.config`) in torch 2.13; `torch._dynamo.config` has the same ones since
-2.6. `torch.compile`'s documentation names the exception, `FailOnRecompileLimitHit`, but not the module to import it
+2.10. `torch.compile`'s documentation names the exception, `FailOnRecompileLimitHit`, but not the module to import it
 from, so it is recognized by its name. If torch has no such limits, compilations are counted here, up to torch's default
 of eight.
 """

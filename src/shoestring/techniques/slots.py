@@ -1,6 +1,6 @@
 """Fast access to a module's buffers by name.
 
-Buffers are read and written in torch's private dictionary (`Module._buffers`, the same from torch 2.6 to 2.13): the
+Buffers are read and written in torch's private dictionary (`Module._buffers`, the same from torch 2.10 to 2.13): the
 public interface takes three times as long to read a buffer and forty times as long to write one, which matters in each
 update of a model with fifty norms. If the dictionary does not exist, the public interface is used.
 """

@@ -1,6 +1,6 @@
 """Functions on nested lists, tuples and dictionaries, with torch's definition of nesting.
 
-torch offers them only under a private name (`torch.utils._pytree`, the same from torch 2.6 to 2.13). They are used
+torch offers them only under a private name (`torch.utils._pytree`, the same from torch 2.10 to 2.13). They are used
 nevertheless: other libraries register their own types of batches and outputs there, which a reimplementation could not
 know, and that code depends on the same names.
 """

@@ -21,11 +21,8 @@ def move(
 
     `from_host` is false if the device is a CPU.
 
-    Raises UsageError if the model has no blocks, if there are several GPUs, or if this torch version cannot simulate a
-    device apart from the host.
+    Raises UsageError if the model has no blocks or if there are several GPUs.
     """
-    if settings.offload != "no" and offload.HOST.type == simulated_device.DEVICE:
-        raise UsageError(f"offload={settings.offload}: torch {torch.__version__} cannot simulate a device for it")
     if settings.offload != "no" and gpus > 1:
         raise UsageError(f"offload={settings.offload}: cannot be estimated on several GPUs yet")
     if settings.offload != "parameters":

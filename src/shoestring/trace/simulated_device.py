@@ -26,11 +26,8 @@ from shoestring.techniques import memory_format, nested, trees
 from shoestring.trace import fake, tied_weights
 from shoestring.trace.places import is_own
 
-_REGISTER: Callable[..., None] | None = getattr(backend_registration, "_setup_privateuseone_for_python_backend", None)
-DEVICE, KEY = ("simulated", "PrivateUse1") if _REGISTER else ("cpu", "CPU")
-"""The device's name and its dispatch key. Older torch versions (such as 2.6) cannot register a device from Python; with
-them, fake tensors on the CPU are used instead, with the same operators redirected. Device and host are then the same:
-the step counters of AdamW count as device memory, and offload cannot be estimated."""
+DEVICE, KEY = "simulated", "PrivateUse1"
+"""The device's name and its dispatch key."""
 
 _library = torch.library.Library("aten", "IMPL")
 
@@ -41,9 +38,6 @@ with a CPU kernel, those that are also composite (`aten/src/ATen/native/native_f
 
 def set_up() -> None:
     """Register the simulated device, once per process."""
-    if _REGISTER is None:
-        _library.impl("dropout", _dropout, f"Autograd{KEY}")
-        return
     module = types.ModuleType(DEVICE)
     # A model that asks torch for an accelerator finds none, as it finds no CUDA device (`fake_mode`).
     return_values: dict[str, Any] = {
@@ -55,7 +49,7 @@ def set_up() -> None:
     }
     for name, value in return_values.items():
         setattr(module, name, lambda value=value: value)
-    _REGISTER(DEVICE, backend_module=module)
+    backend_registration._setup_privateuseone_for_python_backend(DEVICE, backend_module=module)
     for name in _SINGLE_KERNEL_OPERATORS:
         _library.impl(name, _call_without_decomposition(getattr(torch.ops.aten, name).default), f"Autograd{KEY}")
     _route_torch_tensor_through_cpu()

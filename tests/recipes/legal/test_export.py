@@ -9,7 +9,6 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, BertConfig, BertModel, PreTrainedTokenizerFast
 
-from shoestring.errors import UsageError
 from shoestring.recipes.legal import Legal, Options
 from shoestring.recipes.legal.crf import CRF
 from shoestring.recipes.legal.documents import Document
@@ -34,7 +33,6 @@ def graph_of(recipe: Legal, dataset, folder: Path):
         return graph, onnx.write(graph, folder, batches).compared
 
 
-@pytest.mark.skipif(not hasattr(torch.onnx, "ops"), reason="before torch 2.8 an LSTM cannot be one operator of ONNX")
 @pytest.mark.parametrize("vectors", [None, 6])
 def test_emissions_and_their_decoding(vectors, tmp_path):
     options = {"data": tmp_path, "vectors": vectors} if vectors else {}
@@ -62,14 +60,6 @@ def test_emissions_and_their_decoding(vectors, tmp_path):
 
     best = max(product(range(7), repeat=3), key=score)
     assert crf.decode(emissions[None], torch.ones(1, 3, dtype=torch.bool)).tolist() == [list(best)]
-
-
-def test_torch_that_cannot_write_operators_is_refused(monkeypatch, tmp_path):
-    monkeypatch.delattr(torch.onnx, "ops", raising=False)
-    recipe = Legal(Options(size="tiny", architecture="hier_bilstm_crf"))
-    with pytest.raises(UsageError, match="cannot export this model as an ONNX graph") as refused:
-        recipe.onnx(recipe.model())
-    assert refused.value.hint.startswith("install torch 2.8 or later")
 
 
 def test_classifier_takes_texts_of_any_length(tmp_path):

@@ -21,7 +21,7 @@ def text_only_exact_match() -> float:
 def test_training_beats_majority_and_text_only_baselines(tmp_path):
     metrics = session("vqa", tmp_path, VALUES).metrics["test"]
     assert metrics["exact_match"] > metrics["majority_exact_match"] + 0.2
-    assert metrics["exact_match"] >= text_only_exact_match() + 0.05  # with torch 2.6 it is 0.05: 9 of 180 answers
+    assert metrics["exact_match"] > text_only_exact_match() + 0.05
     assert metrics["token_f1"] > metrics["majority_token_f1"] + 0.2
     assert metrics["well_formed"] > 0.95
     assert metrics["reasoning_rouge_l"] > 0.6

@@ -92,7 +92,7 @@ def install(monkeypatch, tmp_path):
         site.mkdir(parents=True)
         commands, constraints = [], []
         required = [
-            "torch>=2.6",
+            "torch>=2.10",
             "trl>=1.10; extra == 'chart'",
             'nupunkt>=0.7; extra == "legal"',
             "no; extra == 'cloud'",

@@ -15,9 +15,7 @@ from typing import Any
 
 import torch
 
-from shoestring.errors import UsageError
-
-VERSIONS = ("2.6", "2.8", "2.10", "2.11")
+VERSIONS = ("2.10", "2.11")
 """The versions of torch whose private state was tried."""
 
 
@@ -56,15 +54,6 @@ def reset(modules: Sequence[Any]) -> None:
             group._all_gather_result = group._post_reduce_event = None
             group._post_forward_indices.clear()
         module.reshard()
-
-
-def require_device(device: torch.device) -> None:
-    """Raise UsageError if FSDP2 of this version of torch cannot compute on the device."""
-    if device.type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):
-        raise UsageError(
-            f"sharding: torch {torch.__version__} divides weights among GPUs only, and this machine trains on its CPU",
-            hint="install torch 2.8 or later, or use sharding=ddp",
-        )
 
 
 def exchange_unused(modules: Sequence[Any]) -> None:

@@ -186,7 +186,6 @@ def shard(
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
 
-    fsdp_versions.require_device(device)
     _require_supported(model, blocks)
     # A run changes its model in one process group, whose collectives `position` counts.
     assert dist.group.WORLD is not None

@@ -58,8 +58,7 @@ def find_weights(source: str | Path, *, download: bool) -> Path:
 
 def is_planned() -> bool:
     """Return whether a model is built for its shape alone, without memory for weights."""
-    # Not `get_default_device`, which in torch 2.6 does not know the device of a context.
-    return torch.empty(0).device.type == "meta"
+    return torch.get_default_device().type == "meta"
 
 
 def weights_notes(option: str, source: str | Path, *, download: bool) -> list[str]:

@@ -5,21 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shoestring.errors import UsageError
-
 
 class OnnxLSTM(nn.Module):
-    """The operator with the weights of `lstm`: one layer, one direction, the batch first. It can only be exported.
-
-    Raises UsageError before torch 2.8, which cannot write an operator of ONNX.
-    """
+    """The operator with the weights of `lstm`: one layer, one direction, the batch first. It can only be exported."""
 
     def __init__(self, lstm: Any) -> None:
-        if not hasattr(torch.onnx, "ops"):
-            raise UsageError(
-                f"torch {torch.__version__} cannot export this model as an ONNX graph: its LSTM is an operator of ONNX",
-                hint="install torch 2.8 or later, or export to safetensors",
-            )
         super().__init__()
         self.width = lstm.hidden_size
         self.register_buffer("inputs", _reorder(lstm.weight_ih_l0)[None])
