@@ -50,7 +50,7 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 
 types: $(STAMP)
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 
 contract: $(STAMP)
 	$(BIN)/lint-imports

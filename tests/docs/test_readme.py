@@ -12,7 +12,7 @@ import pytest
 
 from tests.docs.snippets import page_blocks
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 README = (ROOT / "README.md").read_text()
 MODEL = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
@@ -35,7 +35,7 @@ def elsewhere(tmp_path):
 
 def commands() -> list[tuple[str, ...]]:
     others = [
-        block.code for block in page_blocks("explanation/recipes") if block.reason.endswith("tests/test_readme.py")
+        block.code for block in page_blocks("explanation/recipes") if block.reason.endswith("tests/docs/test_readme.py")
     ]
     lines = [line for block in [*blocks("sh"), *others] for line in block.splitlines()]
     return [tuple(shlex.split(line, comments=True)[1:]) for line in lines if line.startswith("shoestring ")]
