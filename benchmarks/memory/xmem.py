@@ -225,9 +225,10 @@ def _store_first_keys_without_copy() -> None:
     original_update = DynamicLayer.update
 
     def update(layer: Any, keys: Tensor, values: Tensor, *arguments: Any, **options: Any) -> Any:
-        if layer.is_initialized and layer.keys.numel():
+        if layer.keys is not None and layer.keys.numel():
             return original_update(layer, keys, values, *arguments, **options)
-        layer.lazy_initialization(keys, values)
+        # As `lazy_initialization` does, whose arguments differ between versions.
+        layer.dtype, layer.device, layer.is_initialized = keys.dtype, keys.device, True
         layer.keys, layer.values = keys, values
         return keys, values
 

@@ -11,6 +11,7 @@ from shoestring.checkpoint.divided import own
 from shoestring.engine.parallel import fsdp_versions
 from shoestring.engine.parallel.fully_sharded import shard
 from shoestring.engine.parallel.ranks import Ranks
+from shoestring.errors import UsageError
 from tests.ranks import run_ranks
 
 CPU = torch.device("cpu")
@@ -49,7 +50,7 @@ def test_reset_after_an_error_in_backward(tmp_path):
         right = gradients(rank, resets=False, fails_in=None)
         for block in range(3):
             assert gradients(rank, resets=True, fails_in=block) == right
-            with suppress(RuntimeError):  # some versions of torch notice some places
+            with suppress(RuntimeError, UsageError):  # some versions of torch notice some places
                 assert gradients(rank, resets=False, fails_in=block) != right
 
     assert run_ranks(2, act, tmp_path) == [0, 0]
