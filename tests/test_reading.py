@@ -27,7 +27,6 @@ EXCEPTIONS = {
     ("session/rank_channel.py", "open"): "the null device",
     ("hardware/probe.py", "read_text"): SYSTEM,
     ("check/trial.py", "read_text"): SYSTEM,
-    ("check/trial.py", "load"): PIPE,
     ("check/build.py", "loads"): PIPE,
     ("trace/child_process.py", "loads"): PIPE,
     ("trace/child.py", "loads"): PIPE,

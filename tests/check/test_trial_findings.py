@@ -87,8 +87,12 @@ def findings_by_name(trial_result):
     return {finding.name: finding for finding in check_trial(trial_result)}
 
 
-def test_trial_reports_measured_and_predicted_values(load_recipe):
-    trial_result = run_trial(make_plan(), load_recipe(), find("cpu"))
+def test_trial_reports_measured_and_predicted_values(load_recipe, tmp_path, monkeypatch):
+    # The child imports it from a folder of this process.
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "sizes_of_trial.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path / "elsewhere")
+    trial_result = run_trial(make_plan(), load_recipe(loss="import sizes_of_trial"), find("cpu"))
     findings = findings_by_name(trial_result)
     assert list(findings) == ["data", "update", "memory", "time"]
     assert not trial_result.stages_named("printed")

@@ -128,9 +128,13 @@ def test_recipe_of_this_process_cannot_be_trained_in_others(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_two_processes_end_in_the_bits_of_one(tmp_path, capfd):
+def test_two_processes_end_in_the_bits_of_one(tmp_path, capfd, monkeypatch):
     recipe = tmp_path / "mine.py"
-    recipe.write_text(MINE)
+    # The ranks import it from a folder of this process.
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "sizes_of_rank.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path / "elsewhere")
+    recipe.write_text(f"import sizes_of_rank\n{MINE}")
     weights = []
     for gpus in (2, 1):
         run = tmp_path / f"run-{gpus}"

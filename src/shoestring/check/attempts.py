@@ -11,19 +11,18 @@ The request is a JSON object on standard input. For each stage, a line of JSON i
 """
 
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from shoestring.check.child import read_request
 from shoestring.check.trial import Report, batches_on, make_update, peak_bytes, read_status, reporting, reset_peak
 from shoestring.errors import ShoestringError
 from shoestring.estimate.disk import SMALL_FILES
 from shoestring.failures import describe, exits_as_errors
 from shoestring.plan.costs import COPY_SHARE
 from shoestring.processes import exit_with_parent
-from shoestring.reading import parse_json
 
 _HOST_SHARE = 0.9
 """The share of free host memory that an attempt may need. The kernel ends a process that needs more than there is."""
@@ -186,4 +185,4 @@ def _report_error(report: Report, size: int | None, error: Exception) -> None:
 
 if __name__ == "__main__":
     exit_with_parent(os.getppid(), poll=True)
-    try_sizes(parse_json(sys.stdin.buffer.read()), reporting())
+    try_sizes(read_request(), reporting())

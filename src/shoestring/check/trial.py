@@ -15,7 +15,6 @@ import gc
 import json
 import os
 import resource
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shoestring.check.child import read_request
 from shoestring.errors import ShoestringError
 from shoestring.packages.broken import broken_library
 
@@ -241,4 +241,4 @@ def reporting() -> Report:
 
 
 if __name__ == "__main__":
-    run_trial(json.load(sys.stdin), reporting())
+    run_trial(read_request(), reporting())

@@ -56,6 +56,7 @@ def train_in_ranks(
         return {
             "recipe": reference,
             "values": config.as_json({**values, "gpus": count}),
+            "path": sys.path,
             "run": str(request.run),
             "on": request.on,
             "limit_seconds": None if limit_seconds is None else limit_seconds - elapsed,

@@ -63,6 +63,7 @@ def _report(channel: RankChannel, message: ShoestringError, error: Exception) ->
 
 def _train(job: dict[str, Any]) -> int:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # all ranks of an agent are on this machine
+    sys.path[:] = job["path"]  # the recipe imports here what it can import in the agent
     from shoestring.runs.training import LaunchRequest, local_target, make_stop, reopen, train_joined
     from shoestring.session.directory import RunDirectory
     from shoestring.session.stop import SessionOver
