@@ -124,10 +124,13 @@ class LanguageModel(nn.Module):
 
     def __init__(self, seed=0, head=False):
         super().__init__()
-        torch.manual_seed(seed)
-        base = nn.Sequential(nn.Embedding(50, 32), nn.Linear(32, 64), nn.Linear(64, 50))
-        self.adapted = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["1"]))
+        self.adapted = peft.get_peft_model(self.make_base(seed), peft.LoraConfig(r=2, target_modules=["1"]))
         self.head = nn.Linear(50, 2) if head else None
+
+    @staticmethod
+    def make_base(seed=0):
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Embedding(50, 32), nn.Linear(32, 64), nn.Linear(64, 50))
 
 
 def test_adapters_are_saved_as_by_peft(tmp_path):
@@ -153,8 +156,7 @@ def test_adapters_are_saved_as_by_peft(tmp_path):
     other = LanguageModel()
     assert load_light(tmp_path / "best", other) == {"update": 3}
     assert all(torch.equal(value, saved.state_dict()[name]) for name, value in other.state_dict().items())
-    base = LanguageModel().adapted.unload()
-    reloaded = peft.PeftModel.from_pretrained(base, str(tmp_path / "best"))
+    reloaded = peft.PeftModel.from_pretrained(LanguageModel.make_base(), str(tmp_path / "best"))
     tokens = torch.arange(5)
     assert torch.equal(reloaded(tokens), saved.adapted(tokens))
 
@@ -164,7 +166,7 @@ def test_rounded_adapters_are_loaded_by_peft(tmp_path):
     path = save_light(tmp_path, saved, {}, rounded="fp16")
     assert {weight.dtype for weight in safetensors.torch.load_file(path).values()} == {torch.float16}
     load_light(tmp_path, other := LanguageModel(seed=1))
-    reloaded = peft.PeftModel.from_pretrained(LanguageModel().adapted.unload(), str(tmp_path))
+    reloaded = peft.PeftModel.from_pretrained(LanguageModel.make_base(), str(tmp_path))
     for model in (other.adapted, reloaded):
         adapters = [value for name, value in model.named_parameters() if "lora_A" in name]
         original = [value for name, value in saved.adapted.named_parameters() if "lora_A" in name]

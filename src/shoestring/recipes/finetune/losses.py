@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from shoestring.recipes.finetune.batches import Batch
 from shoestring.recipes.huggingface.chunks import plain_head
+from shoestring.recipes.huggingface.versions import without_head
 from shoestring.techniques.loss import chunked_cross_entropy
 
 _LARGEST_EXPONENT = 700.0
@@ -32,7 +33,7 @@ def token_loss(model: nn.Module, batch: Batch, chunk: int | None) -> tuple[Tenso
     if head is None:
         logits = base(**inputs).logits.flatten(0, 1).index_select(0, places)
         return functional.cross_entropy(logits.float(), targets, reduction="sum"), float(len(targets))
-    hidden = base.base_model(**inputs).last_hidden_state.flatten(0, 1).index_select(0, places)
+    hidden = without_head(base)(**inputs).last_hidden_state.flatten(0, 1).index_select(0, places)
     total, _ = chunked_cross_entropy(hidden, head.weight, targets, chunk or max(1, len(targets)), head.bias)
     return total, float(len(targets))
 

@@ -19,6 +19,7 @@ from shoestring.errors import UsageError
 from shoestring.recipes.finetune.batches import padded_length
 from shoestring.recipes.finetune.samples import PairSample
 from shoestring.recipes.huggingface.chunks import plain_head
+from shoestring.recipes.huggingface.versions import without_head
 from shoestring.techniques.loss import IGNORED, chunked_token_losses
 
 Pairs = dict[str, Tensor]
@@ -128,7 +129,7 @@ def _log_probabilities(model: PeftModel, batch: Pairs, loss_chunk: int | None) -
         losses = functional.cross_entropy(logits.to(dtype), labels, reduction="none")
     else:
         # The position before a token predicts it.
-        hidden = base.base_model(**inputs).last_hidden_state.flatten(0, 1).index_select(0, positions - 1)
+        hidden = without_head(base)(**inputs).last_hidden_state.flatten(0, 1).index_select(0, positions - 1)
         losses = chunked_token_losses(hidden, head.weight, labels, loss_chunk or max(1, len(labels)), head.bias)
     by_position = losses.new_zeros(tokens.numel()).index_copy(0, positions, losses)
     return -by_position.view_as(tokens).sum(dim=1)

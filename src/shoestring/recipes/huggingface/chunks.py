@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from shoestring.errors import UsageError
+from shoestring.recipes.huggingface.versions import without_head
 from shoestring.techniques.loss import IGNORED, chunked_cross_entropy
 
 _SCALED = {
@@ -61,7 +62,7 @@ def chunked_loss(model: nn.Module, batch: dict[str, Tensor], chunk: int) -> Tens
             hint="set loss_chunk=none",
         )
     inputs = {name: values for name, values in batch.items() if name != "labels"}
-    hidden = base.base_model(**inputs).last_hidden_state
+    hidden = without_head(base)(**inputs).last_hidden_state
     # Each position predicts the next token; the last position has no label.
     labels = functional.pad(batch["labels"], (0, 1), value=IGNORED)[:, 1:]
     total, token_count = chunked_cross_entropy(hidden.flatten(0, 1), head.weight, labels.flatten(), chunk, head.bias)

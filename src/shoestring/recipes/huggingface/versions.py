@@ -56,6 +56,16 @@ def find_positions(model: Any, tokens: Tensor, *, is_image: Tensor, grids: Tenso
     return result
 
 
+def without_head(model: Any) -> Any:
+    """Return the part of a causal language model that computes the hidden states of which its head makes logits.
+
+    `base_model` of Gemma 3 and Llama 4 in 4.56 is the model itself: `base_model_prefix` names a part that only their
+    models of images and texts have.
+    """
+    body = model.base_model
+    return model.get_decoder() if body is model else body
+
+
 def permit_image_token_at_the_end() -> None:
     """Let a text end with the token that begins an image, for Qwen2.5-VL.
 
