@@ -76,7 +76,7 @@ def test_adapter_names_its_base_without_a_path(tmp_path):
     exported = write("adapter", model, tmp_path, source=Path("/home/me/SmolLM2-135M"))
     assert not (tmp_path / "base").exists()
     assert json.loads((tmp_path / "adapter_config.json").read_text())["base_model_name_or_path"] == "SmolLM2-135M"
-    assert 'from_pretrained("SmolLM2-135M")' in exported.usage
+    assert 'from_pretrained("SmolLM2-135M", dtype="auto")' in exported.usage
     assert not [path for path in tmp_path.iterdir() if b"/home/me" in path.read_bytes()]
 
 
@@ -164,15 +164,15 @@ def test_gguf_in_f16_generates_the_tokens_of_the_rounded_model(tmp_path, family,
         ({}, byte_level_tokenizer("gpt-2")),
         ({"attention_bias": True, "mlp_bias": True}, byte_level_tokenizer("gpt-2")),
         (
-            {
-                "rope_parameters": {
+            {  # as in published configurations, a form that every version of transformers reads
+                "rope_theta": 5e5,
+                "rope_scaling": {
                     "rope_type": "llama3",
-                    "rope_theta": 5e5,
                     "factor": 8.0,
                     "low_freq_factor": 1.0,
                     "high_freq_factor": 4.0,
                     "original_max_position_embeddings": 64,
-                }
+                },
             },
             byte_level_tokenizer("llama-bpe", bos=True),
         ),
@@ -192,7 +192,7 @@ def test_usage_of_gguf_reads_all_of_the_model(tmp_path, monkeypatch, capsys, cha
     tensors = {tensor.name: tensor.data for tensor in gguf.GGUFReader("model-F32.gguf").tensors}
     factors = families.rope_factors(model.config)
     assert factors is None or factors.tolist() == tensors["rope_freqs.weight"].tolist()
-    assert ("rope_freqs.weight" in tensors) == ("rope_parameters" in changes)
+    assert ("rope_freqs.weight" in tensors) == ("rope_scaling" in changes)
 
 
 @pytest.mark.parametrize("type_name", get_args(GgufType))

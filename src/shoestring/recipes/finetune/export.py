@@ -37,7 +37,7 @@ from transformers import {imports}
 
 tokenizer = AutoTokenizer.from_pretrained(".")
 {model}
-{inputs}
+{inputs}{without_kinds}
 output = model.generate(**inputs, do_sample=False, max_new_tokens=64)
 print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
 """
@@ -45,10 +45,14 @@ _CHAT = """\
 messages = [{"role": "user", "content": "Hello!"}]
 inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True, return_tensors="pt")"""
 _TEXT = 'inputs = tokenizer("Once upon a time", return_tensors="pt")'
+_KINDS = "token_type_ids"
+_WITHOUT_KINDS = f"""
+del inputs["{_KINDS}"]  # the tokenizer returns them, but the model was trained without"""
+# Without dtype="auto", transformers 4.56 reads all weights in fp32.
 _ADAPTER = """\
-model = AutoModelForCausalLM.from_pretrained("{base}")
+model = AutoModelForCausalLM.from_pretrained("{base}", dtype="auto")
 model = PeftModel.from_pretrained(model, ".").eval()"""
-_MERGED = 'model = AutoModelForCausalLM.from_pretrained(".").eval()'
+_MERGED = 'model = AutoModelForCausalLM.from_pretrained(".", dtype="auto").eval()'
 _GGUF = 'model = AutoModelForCausalLM.from_pretrained(".", gguf_file="{file}").eval()'
 _GGUF_WITH_CONFIG = """\
 config = AutoConfig.from_pretrained(".")  # of the file alone, transformers does not read all that this model needs
@@ -230,7 +234,9 @@ def _save_tokenizer(tokenizer: Any, folder: Path) -> None:
 
 def _usage(tokenizer: Any, model: str, imports: str) -> str:
     inputs = _CHAT if tokenizer.chat_template else _TEXT
-    return _USAGE.format(imports=imports, model=model, inputs=inputs)
+    # transformers 4.56 returns them from every tokenizer that has no class of its own.
+    without_kinds = _WITHOUT_KINDS if _KINDS in tokenizer.model_input_names else ""
+    return _USAGE.format(imports=imports, model=model, inputs=inputs, without_kinds=without_kinds)
 
 
 def _merging_notes(model: Any) -> list[str]:

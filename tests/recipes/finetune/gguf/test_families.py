@@ -55,17 +55,16 @@ def test_queries_and_keys_of_llama_have_neighbours_as_pairs():
 
 
 def test_factors_of_a_scaled_context():
-    config = random_model("llama", head_dim=64).config
-    assert families.rope_factors(config) is None
-    config.rope_parameters = {
+    assert families.rope_factors(random_model("llama", head_dim=64).config) is None
+    # As in published configurations, a form that every version of transformers reads.
+    scaling = {
         "rope_type": "llama3",
-        "rope_theta": 5e5,
         "factor": 32.0,
         "low_freq_factor": 1.0,
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8192,
     }
-    factors = families.rope_factors(config)
+    factors = families.rope_factors(random_model("llama", head_dim=64, rope_theta=5e5, rope_scaling=scaling).config)
     # Those of Llama 3.2 1B, as llama.cpp's converter writes them.
     assert factors.shape == (32,) and factors.dtype == torch.float32
     assert factors[:15].tolist() == pytest.approx([1.0] * 15, abs=1e-5)
