@@ -46,6 +46,21 @@ SMOLLM2 = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
+# As those of TRL 1.16, without its tools; TRL 1.10 has neither.
+DEEPSEEK_R1 = (
+    "{% for message in messages %}{% if message['role'] == 'user' %}{{ '<｜User｜>' + message['content'] }}"  # noqa: RUF001
+    "{% else %}{% generation %}{{ '<｜Assistant｜>' + message['content'] + '<｜end▁of▁sentence｜>' }}"  # noqa: RUF001
+    "{% endgeneration %}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<｜Assistant｜><think>\n' }}{% endif %}"  # noqa: RUF001
+)
+SMOLVLM = (
+    "<|im_start|>{% for message in messages %}{{message['role'] | capitalize}}"
+    "{% if message['content'][0]['type'] == 'image' %}{{':'}}{% else %}{{': '}}{% endif %}"
+    "{% for line in message['content'] %}{% if line['type'] == 'text' %}{{line['text']}}"
+    "{% elif line['type'] == 'image' %}{{ '<image>' }}{% endif %}{% endfor %}<end_of_utterance>\n{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
+)
+
 STOPS_OF_TRL = {
     "cohere": "<|END_OF_TURN_TOKEN|>",
     "cohere2": "<|END_RESPONSE|><|END_OF_TURN_TOKEN|>",
@@ -195,8 +210,12 @@ def test_a_changed_prefix_is_refused_with_the_place_of_the_difference() -> None:
 
 def test_reasoning_makes_a_prefix_stable() -> None:
     thought = {"role": "assistant", "content": "<think>\nhm\n</think>\n\nIt is four."}
-    loss_mask = learn(tokenizer_for(TEMPLATES["deepseek_r1_distill_training"]), QUESTION, thought)
-    assert loss_mask == ["<｜Assistant｜><think>\nhm\n</think>\n\nIt is four.<｜end▁of▁sentence｜>"]  # noqa: RUF001
+    for template in {DEEPSEEK_R1, TEMPLATES.get("deepseek_r1_distill_training", DEEPSEEK_R1)}:
+        tokenizer = tokenizer_for(template)
+        with pytest.raises(DataError, match="the chat template changes its own prefix"):
+            learn(tokenizer, QUESTION, ANSWER)
+        loss_mask = learn(tokenizer, QUESTION, thought)
+        assert loss_mask == ["<｜Assistant｜><think>\nhm\n</think>\n\nIt is four.<｜end▁of▁sentence｜>"]  # noqa: RUF001
 
 
 @pytest.mark.parametrize("template", [CHATML, CHATML_MARKED])
@@ -372,9 +391,10 @@ def test_rows_that_the_template_rejects_are_listed() -> None:
 
 
 def test_contents_that_the_template_leaves_out_are_an_error() -> None:
-    for name, answer in (("smolvlm", ANSWER), ("qwen3", parts(ANSWER))):
+    smolvlm = TEMPLATES.get("smolvlm", SMOLVLM)
+    for template, answer in ((SMOLVLM, ANSWER), (smolvlm, ANSWER), (TEMPLATES["qwen3"], parts(ANSWER))):
         with pytest.raises(DataError) as caught:
-            learn(tokenizer_for(TEMPLATES[name]), QUESTION, answer, train_on="all")
+            learn(tokenizer_for(template), QUESTION, answer, train_on="all")
         assert caught.value.problems == ("chats.jsonl, line 1: message 2: the template leaves out its content",)
 
 
