@@ -109,6 +109,18 @@ def test_merged_is_read_by_transformers(tmp_path, monkeypatch, capsys, dtype):
     assert names["tokenizer"].chat_template == byte_level_tokenizer().chat_template
 
 
+def test_usage_gives_the_model_no_token_types(tmp_path, monkeypatch, capsys):
+    names = ["input_ids", "token_type_ids", "attention_mask"]
+    tokenizer = byte_level_tokenizer()
+    tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names
+    exported = write("merged", random_model("llama"), tmp_path, tokenizer=tokenizer)
+    used = run_usage(exported, tmp_path, monkeypatch, capsys)
+    assert used["tokenizer"].model_input_names == names
+    assert used["inputs"].keys() == {"input_ids", "attention_mask"}
+    tokenizer.model_input_names = names[::2]
+    assert "token_type_ids" not in write("merged", random_model("llama"), tmp_path, tokenizer=tokenizer).usage
+
+
 def test_merging_frees_the_model_before_the_files_are_read(tmp_path, monkeypatch):
     devices, merge = [], merging.merge
     monkeypatch.setattr(export.merging, "merge", lambda model: devices.append(merge(model)) or devices[0])
