@@ -10,13 +10,14 @@ pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
 import torch
+import transformers
 
 from shoestring.config import parse_pairs
 from shoestring.errors import UsageError
 from shoestring.hardware.catalog import DEVICES
 from shoestring.recipe.finding import find, load
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.recipes.huggingface import configuration, diffusion
+from shoestring.recipes.huggingface import configuration, diffusion, versions
 from shoestring.settings import Settings
 from shoestring.techniques import adapt, checkpointing
 from shoestring.trace import Tracer
@@ -228,6 +229,37 @@ def test_bitsandbytes_states_take_one_byte_per_value(llama):
 def test_sizes_that_no_model_has_are_refused_with_their_bounds(tmp_path, changes, problem):
     with pytest.raises(UsageError, match=problem):
         configuration.read(str(tiny.write(tmp_path, {**tiny.LLAMA, **changes})))
+
+
+def test_positions_of_a_file_are_used_or_the_file_is_refused(tmp_path):
+    """transformers 5 writes rotary positions in a field that 4.56 keeps without using it."""
+    parameters = {"rope_type": "default", "rope_theta": 5e5}
+    path = str(tiny.write(tmp_path, {**tiny.LLAMA, "rope_parameters": parameters}))
+    if hasattr(transformers.LlamaConfig(), "rope_parameters"):
+        assert configuration.read(path).rope_parameters == parameters
+    else:
+        with pytest.raises(UsageError, match=r"rope_parameters=.*500000\.0.* does not read them") as refused:
+            configuration.read(path)
+        assert refused.value.hint.startswith("install transformers 5")
+    both = {"rope_parameters": parameters, "rope_theta": 5e5}
+    assert configuration.read(str(tiny.write(tmp_path, {**tiny.LLAMA, **both})))
+
+
+def test_positions_that_are_not_used_are_found_in_every_form():
+    def unread(parameters, **used):
+        text = types.SimpleNamespace(rope_parameters=parameters, **used)
+        found = [versions.unread_positions(config) for config in (text, types.SimpleNamespace(text_config=text))]
+        assert found[0] == found[1]
+        return found[0]
+
+    scaled = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0}
+    assert unread(scaled) is None  # transformers 5
+    assert unread(None, rope_theta=5e5) is None  # a file of 4.56
+    assert unread(scaled, rope_theta=1e4, rope_scaling=None) == scaled
+    assert unread(scaled, rope_theta=5e5, rope_scaling=None) == scaled
+    assert unread(scaled, rope_theta=5e5, rope_scaling={"rope_type": "llama3", "factor": 8.0}) is None
+    assert unread({"full_attention": scaled, "sliding_attention": {}}, rope_theta=1e4) == scaled
+    assert unread({"rope_type": "default", "rope_theta": 1e4}, rope_theta=1e4) is None
 
 
 def test_fields_of_own_names_have_the_same_bounds_and_infinity_is_a_time(tmp_path):

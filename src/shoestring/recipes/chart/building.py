@@ -107,11 +107,15 @@ def add_adapters(base: Any, config: Any) -> Any:
 def _load_configuration(options: Options) -> Any:
     from transformers import AutoConfig
 
+    from shoestring.recipes.huggingface.configuration import require_read_positions
+
     if not options.weights_from:
         return SIZES[options.size].config()
     with pretrained.reading(f"weights_from={options.weights_from}"):
         folder = pretrained.find(options.weights_from, download=options.download)
-        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    require_read_positions(f"weights_from={options.weights_from}", config)
+    return config
 
 
 def _load_pretrained(options: Options) -> Any:

@@ -13,6 +13,7 @@ from shoestring.errors import UsageError
 from shoestring.reading import read_json
 from shoestring.recipes.huggingface import diffusion
 from shoestring.recipes.huggingface.library_errors import one_sentence
+from shoestring.recipes.huggingface.versions import unread_positions
 
 _POSITIVE = frozenset(
     {
@@ -40,7 +41,7 @@ def read(source: str) -> Any:
     """Return the configuration as an object of transformers.
 
     Raises UsageError for an invalid file, a model type that this transformers does not support, a name on the hub that
-    cannot be loaded, and sizes that no model has.
+    cannot be loaded, rotary positions that it would not use, and sizes that no model has.
     """
     path = Path(source)
     if path.is_dir():
@@ -55,6 +56,7 @@ def read(source: str) -> Any:
             hint="give the path of its config.json: hf:path/to/config.json",
         ) from error
     require_sizes(f"hf:{source}", configuration.to_dict(), type(configuration))
+    require_read_positions(f"hf:{source}", configuration)
     return _with_start_token(configuration)
 
 
@@ -82,12 +84,24 @@ def _read_file(path: Path) -> Any:
     kind = transformers.CONFIG_MAPPING[model_type]
     require_sizes(str(path), values, kind)
     try:
-        return _with_start_token(kind.from_dict(values))
+        configuration = _with_start_token(kind.from_dict(values))
     except Exception as error:
         raise UsageError(
             f"{path} is no configuration of {model_type}: {one_sentence(error)}",
             hint="correct the field that it names",
         ) from error
+    require_read_positions(str(path), configuration)
+    return configuration
+
+
+def require_read_positions(label: str, configuration: Any) -> None:
+    """Raise UsageError for a configuration with rotary positions that this version of transformers would not use."""
+    if parameters := unread_positions(configuration):
+        raise UsageError(
+            f"{label} has rope_parameters={parameters}, in which transformers 5 writes rotary positions: transformers "
+            f"{transformers.__version__} does not read them, so the model would compute with other positions",
+            hint="install transformers 5: pip install 'transformers>=5'",
+        )
 
 
 def _with_numbers(value: Any) -> Any:

@@ -42,6 +42,22 @@ def has_rotary_positions(config: Any) -> bool:
     return bool(getattr(config, "rope_parameters", None) or getattr(config, "rope_theta", None))
 
 
+def unread_positions(config: Any) -> dict[str, Any] | None:
+    """Return the rotary positions of a configuration's file that this version takes no notice of; None if it has none.
+
+    transformers 5 writes `rope_parameters` alone. 4.56 keeps that field without using it: `rope_theta` and
+    `rope_scaling`, which it does use, have their defaults then.
+    """
+    text = getattr(config, "text_config", config)
+    parameters = getattr(text, "rope_parameters", None)
+    if not parameters or not hasattr(text, "rope_theta"):
+        return None
+    parameters = parameters.get("full_attention", parameters)  # of Gemma 3, by the kind of layer
+    written = {"rope_type": "default", "rope_theta": text.rope_theta, **parameters}
+    used = {"rope_type": "default", "rope_theta": text.rope_theta, **(getattr(text, "rope_scaling", None) or {})}
+    return None if written == used else dict(parameters)
+
+
 def find_positions(model: Any, tokens: Tensor, *, is_image: Tensor, grids: Tensor, mask: Tensor) -> Tensor:
     """Return the positions (3, n, length) of the tokens of texts with images for `model`, a `Qwen2_5_VLModel`.
 
