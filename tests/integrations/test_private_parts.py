@@ -10,7 +10,7 @@ from shoestring.integrations.trainer import surviving
 from tests.integrations.test_trainer import DropoutModel, Sums, make_arguments, terminate
 
 
-def train(run, *, stop_at=0):
+def train(run, *, stop_at=0, accumulation_steps=2):
     """Train one session with a sampler that has its own generator, as TRL's has; return (updates, all weights)."""
 
     class TrainerWithSampler(Trainer):
@@ -27,9 +27,9 @@ def train(run, *, stop_at=0):
 
     with surviving(run, exit_when_paused=False) as survive:
         torch.manual_seed(3)
-        trainer = survive(TrainerWithSampler)(
-            model=DropoutModel(), args=make_arguments(run.parent / "own"), train_dataset=Sums()
-        )
+        arguments = make_arguments(run.parent / "own")
+        arguments.gradient_accumulation_steps = accumulation_steps
+        trainer = survive(TrainerWithSampler)(model=DropoutModel(), args=arguments, train_dataset=Sums())
         trainer.train()
         weights = torch.cat([value.flatten().double() for value in trainer.model.state_dict().values()])
         return trainer.state.global_step, weights
@@ -48,6 +48,20 @@ def test_resume_in_the_second_epoch_is_exact(uninterrupted, tmp_path, monkeypatc
     assert 7 < interrupted_at < 14
     updates, weights = train(tmp_path / "run")
     assert updates == uninterrupted[0] and torch.equal(weights, uninterrupted[1])
+
+
+@pytest.mark.parametrize(("accumulation_steps", "updates_of_epoch"), [(3, 5), (5, 3), (8, 2)])
+def test_last_update_of_a_continued_epoch_has_the_remaining_microbatches(
+    tmp_path, accumulation_steps, updates_of_epoch
+):
+    """An epoch has 13 microbatches, its last update 1, 3 or 5. The sessions end before that of the first two epochs."""
+    whole = train(tmp_path / "whole" / "run", accumulation_steps=accumulation_steps)
+    assert whole[0] == 3 * updates_of_epoch
+    for epoch, stop_at in ((1, accumulation_steps * (updates_of_epoch - 1)), (2, 13)):
+        updates, _ = train(tmp_path / "run", stop_at=stop_at, accumulation_steps=accumulation_steps)
+        assert updates == epoch * updates_of_epoch - 1
+    updates, weights = train(tmp_path / "run", accumulation_steps=accumulation_steps)
+    assert updates == whole[0] and torch.equal(weights, whole[1])
 
 
 def test_installed_versions_have_the_private_parts():

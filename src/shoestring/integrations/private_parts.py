@@ -6,6 +6,7 @@ which cost more.
 
 from __future__ import annotations
 
+import inspect
 import json
 import time
 from collections.abc import Mapping
@@ -43,6 +44,7 @@ def make_resuming_class(base: Any) -> Any:
     evaluated an update, and again when it has logged and evaluated an epoch, and `end_training` after the last of them:
     no callback is called at these moments.
     """
+    base = _make_class_of_whole_epochs(base) if _counts_continued_epochs_from_0(base) else base
     if not has_private_parts(base):
         return base
     base = base if hasattr(base, "_run_epoch") else _make_class_of_parts(base)
@@ -87,6 +89,68 @@ def make_resuming_class(base: Any) -> Any:
             return self.train_sampler
 
     return Resuming
+
+
+def _counts_continued_epochs_from_0(base: type) -> bool:
+    """Return whether the loop of the trainer class `base` counts the microbatches of a continued epoch from 0.
+
+    That of transformers 4.56 does, and has the number of those that it skipped in a variable. From 4.57 on it counts
+    the skipped ones as well.
+    """
+    loop = getattr(base, "_inner_training_loop", None)
+    code = getattr(inspect.unwrap(loop), "__code__", None) if loop else None
+    return code is not None and "steps_skipped" in code.co_varnames
+
+
+def _make_class_of_whole_epochs(base: Any) -> Any:
+    """Return a subclass of `base` that makes the last update of a continued epoch if that has fewer microbatches.
+
+    The loop of transformers 4.56 ends an update at a multiple of `gradient_accumulation_steps`, or at the number of
+    microbatches of a whole epoch, which it does not reach in a continued one. It would add the gradients of the
+    last microbatches to those of the next epoch. It takes the multiple from the arguments before each microbatch, so
+    the last one of the continued epoch gets another multiple.
+    """
+
+    class OfWholeEpochs(base):  # type: ignore[misc]
+        _remaining_microbatches: int | None = None
+        """Of the epoch in which this session began; None until that is known, and 0 in later epochs."""
+
+        def set_initial_training_values(self, *args: Any, **kwargs: Any) -> Any:
+            """Note how many updates and microbatches an epoch has."""
+            values = super().set_initial_training_values(*args, **kwargs)
+            self._updates_of_epoch, self._microbatches_of_epoch = values[1], values[5]
+            self._accumulation_steps, self._remaining_microbatches = self.args.gradient_accumulation_steps, None
+            return values
+
+        def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+            """Return the microbatches of an update. This is called before the first one is counted."""
+            samples = super().get_batch_samples(*args, **kwargs)
+            if self._remaining_microbatches is None:
+                updates = self.state.global_step % self._updates_of_epoch
+                count = (self._microbatches_of_epoch or 0) - updates * self._accumulation_steps
+                self._remaining_microbatches = self._last_microbatch = max(count, 0) if updates else 0
+            self._prepare_next_microbatch()
+            return samples
+
+        def training_step(self, *args: Any, **kwargs: Any) -> Any:
+            """Return the loss of a microbatch. This is called after it is counted, and before the next one is."""
+            self.args.gradient_accumulation_steps = self._accumulation_steps
+            loss = super().training_step(*args, **kwargs)
+            if self._remaining_microbatches:
+                self._remaining_microbatches -= 1
+                self._prepare_next_microbatch()
+            return loss
+
+        def _prepare_next_microbatch(self) -> None:
+            """Set the multiple for the last microbatch of the epoch: it ends the update, and begins it if it is alone.
+
+            The loop ends an update if the microbatch's number, from 1, is a multiple; it begins one if the number
+            before it is.
+            """
+            if self._remaining_microbatches == 1 and (in_update := self._last_microbatch % self._accumulation_steps):
+                self.args.gradient_accumulation_steps = 1 if in_update == 1 else self._last_microbatch
+
+    return OfWholeEpochs
 
 
 def _make_class_of_parts(base: Any) -> Any:
