@@ -72,6 +72,16 @@ def open_binary(path: Path, *, max_bytes: int | None = DATA_BYTES) -> BinaryIO:
     return open(path, "rb", opener=lambda *_: open_file(path, follow=True, max_bytes=max_bytes))
 
 
+def is_file(path: Path) -> bool:
+    """Return whether there is a file at `path`. `Path.is_file` raises OSError for a name that is too long."""
+    return os.path.isfile(path)  # noqa: PTH113
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether there is a folder at `path`. `Path.is_dir` raises OSError for a name that is too long."""
+    return os.path.isdir(path)  # noqa: PTH112
+
+
 def regular_file_size(path: Path) -> int:
     """Return the size of a regular file. Raises ValueError for a link, directory or pipe, and OSError."""
     status = os.lstat(path)

@@ -131,6 +131,9 @@ def test_shards_lie_beside_their_index(tmp_path):
     write_index(folder, "pytorch_model.bin", {"../outside.bin": SECOND, "pytorch_model-00001-of-00002.bin": FIRST})
     with pytest.raises(CheckpointError, match="not a file beside it"):
         read_state_dict(folder)
+    write_index(folder, "pytorch_model.bin", {"a" * 5000: SECOND, "pytorch_model-00001-of-00002.bin": FIRST})
+    with pytest.raises(CheckpointError, match="there is no file aaa"):  # no path can have this name
+        check_weights(folder)
 
 
 def test_other_content_is_an_error_and_changes_nothing(tmp_path):

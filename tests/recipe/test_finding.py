@@ -69,7 +69,7 @@ def test_imported_recipe_does_not_count(tmp_path, mine):
     assert type(find(str(path)).recipe).__name__ == "Own"
 
 
-@pytest.mark.parametrize("reference", ["tempral", "nope.py", "."])
+@pytest.mark.parametrize("reference", ["tempral", "nope.py", ".", "a" * 5000, "a" * 5000 + ".py"])
 def test_missing_recipe_is_refused(reference):
     with pytest.raises(UsageError, match="there is no"):
         find(reference)

@@ -19,7 +19,7 @@ from shoestring.checkpoint.compatibility import state_mismatches
 from shoestring.checkpoint.light import read_light
 from shoestring.checkpoint.mapped import MappedFile
 from shoestring.errors import CheckpointError
-from shoestring.reading import open_binary, read_json, reason
+from shoestring.reading import is_file, open_binary, read_json, reason
 from shoestring.units import bytes_text
 
 WHOLE = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -67,7 +67,7 @@ def find_files(path: Path) -> list[Path]:
         raise CheckpointError(f"{path} has {len(candidates)} files of weights{listed}", hint=_NAMES_HINT)
     (file,) = candidates
     files = _indexed_files(file) if file.name.endswith(INDEX) else [file]
-    if missing := [part.name for part in files if not part.is_file()]:
+    if missing := [part.name for part in files if not is_file(part)]:
         raise CheckpointError(f"there is no file {missing[0]} in {file.parent}", hint=_NAMES_HINT)
     return files
 

@@ -12,6 +12,7 @@ from typing import Any, TypeGuard
 from shoestring import config
 from shoestring.errors import UsageError, nearest
 from shoestring.failures import recipe_errors
+from shoestring.reading import is_file, is_folder
 from shoestring.recipe import lightning
 from shoestring.recipe.near_misses import require_no_near_misses
 from shoestring.recipe.options import LoadedRecipe, option_fields, own_fields, size_defaults, with_defaults
@@ -93,9 +94,9 @@ def _find(reference: str | object, verified: Mapping[str, bytes] | None) -> Load
 def _suggest(reference: str) -> str:
     """Return what an unknown reference may have been meant for: the model of a configuration, or another recipe."""
     path = Path(reference).expanduser()
-    is_folder = path.is_dir() and (path / "config.json").is_file()
-    is_hub_name = _HUB_NAME.fullmatch(reference) and not path.exists()
-    if is_folder or path.suffix == ".json" or is_hub_name:
+    is_model = is_file(path / "config.json")
+    is_hub_name = _HUB_NAME.fullmatch(reference) and not (is_file(path) or is_folder(path))
+    if is_model or path.suffix == ".json" or is_hub_name:
         return f"for a Hugging Face model use {HUGGING_FACE}{reference}"
     return (
         f"{nearest(reference, BUILT_IN)}; for your own recipe use path/to/file.py, "
@@ -112,7 +113,7 @@ def file_of(reference: str) -> Path | None:
     if reference in BUILT_IN or reference.startswith(HUGGING_FACE) or not file.endswith(".py"):
         return None
     path = Path(file).resolve()
-    if not path.is_file():
+    if not is_file(path):
         raise UsageError(f"there is no file {path}", hint=f"the built-in recipes are {', '.join(BUILT_IN)}")
     return path
 
