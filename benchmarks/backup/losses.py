@@ -41,7 +41,7 @@ import sys
 from moto.server import ThreadedMotoServer
 server = ThreadedMotoServer(port=0, verbose=False)
 server.start()
-print(server.get_host_and_port()[1], flush=True)
+print(server._server.server_port, flush=True)  # moto 5.0.0 has no public method for it
 sys.stdin.read()
 """
 _ARGUMENTS = ["--set", "size=tiny", "--set", f"save_every_updates={INTERVAL}"]
