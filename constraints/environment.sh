@@ -48,5 +48,6 @@ rm -rf "$folder"
 "$interpreter" -m venv --without-pip "$folder"
 site=$("$folder/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 "$packages/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$site/stack.pth"
+ln -s "$packages/bin/ruff" "$folder/bin/" # which mkdocstrings calls
 "$packages/bin/python" -m pip --python "$folder/bin/python" install --quiet --disable-pip-version-check --no-deps \
   --no-build-isolation --editable "$(dirname "$here")"

@@ -34,7 +34,8 @@ needs_browser = pytest.mark.skipif(BROWSER is None, reason="Chromium or Chrome i
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # mkdocstrings calls ruff
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PATH": path}
     process = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert process.returncode == 0 and not process.stdout + process.stderr, process.stdout + process.stderr
     return folder

@@ -283,7 +283,9 @@ def phase_events(phases: list[Any], phase: str) -> list[int]:
 
 def _trace_models() -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the records of each model's two updates on both devices."""
-    import transformers.masking_utils  # noqa: F401 - before the masks are set up
+    # Before the masks are set up.
+    import transformers.masking_utils
+    import transformers.models.bert.modeling_bert  # noqa: F401
 
     from shoestring.trace import attention, autocast, kernels, masks, recorder, recurrent, simulated_device
 

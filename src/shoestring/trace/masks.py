@@ -22,6 +22,10 @@ def set_up() -> None:
     older = sys.modules.get("transformers.modeling_attn_mask_utils")
     if older is not None and not hasattr(older, "is_tracing"):
         older.__dict__["is_torchdynamo_compiling"] = lambda: True  # see `_keep_masks_of_padding`
+    models = sys.modules.get("transformers.modeling_utils")
+    if models is not None and not hasattr(models, "is_tracing"):
+        # transformers 4.56 looks at the values of tokens, to warn that they may be padding.
+        models.PreTrainedModel.warn_if_padding_and_no_attention_mask = lambda *_: None
 
 
 def _set_packing(masking: ModuleType) -> None:
