@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-
-from shoestring.trace.simulated_device import DEVICE
 
 ROOT = Path(__file__).parents[2]
 
@@ -202,8 +201,6 @@ TURING = (7, 5)
 def records() -> Records:
     """Records by model and device: for each phase, bytes of each allocated storage, negative when it is freed."""
     pytest.importorskip("transformers")
-    if DEVICE == "cpu":
-        pytest.skip("this torch version cannot register a simulated device")
     process = subprocess.run([sys.executable, "-m", __name__], capture_output=True, text=True, check=False, cwd=ROOT)
     assert process.returncode == 0, process.stderr
     models: Records = json.loads(process.stdout)
@@ -212,6 +209,10 @@ def records() -> Records:
 
 @pytest.mark.parametrize("name", EQUAL_MODELS)
 def test_storages_have_the_same_events(records: Records, name: str) -> None:
+    if name == "bert" and version("transformers").startswith("4."):
+        pytest.skip(
+            "transformers 4 creates a number of 4 bytes for BERT's mask in host memory, here that of the real record"
+        )
     real, simulated = records[name]["real"], records[name]["simulated"]
     assert [phase for phase, _ in real] == ["model", *("forward", "backward", "optimizer") * 2, "end"]
     assert [len(events) > 2 for phase, events in real] == [True] * 7 + [False]
