@@ -14,8 +14,8 @@ from shoestring.packages.requirements import require
 from tests.libraries import hide
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ["nupunkt>=0.7", "transformers>=4.51,<6"]
-BY_NAME = "pip install 'nupunkt>=0.7' 'transformers>=4.51,<6'"
+PACKAGES = ["nupunkt>=0.7", "transformers>=4.56,<6"]
+BY_NAME = "pip install 'nupunkt>=0.7' 'transformers>=4.56,<6'"
 
 
 @pytest.fixture

@@ -210,9 +210,7 @@ def records() -> Records:
 @pytest.mark.parametrize("name", EQUAL_MODELS)
 def test_storages_have_the_same_events(records: Records, name: str) -> None:
     if name == "bert" and version("transformers").startswith("4."):
-        pytest.skip(
-            "transformers 4 creates a number for BERT's mask in host memory, which is the real record's device"
-        )
+        pytest.skip("transformers 4 creates a number for BERT's mask in host memory, which is the real record's device")
     real, simulated = records[name]["real"], records[name]["simulated"]
     assert [phase for phase, _ in real] == ["model", *("forward", "backward", "optimizer") * 2, "end"]
     assert [len(events) > 2 for phase, events in real] == [True] * 7 + [False]

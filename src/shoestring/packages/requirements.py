@@ -61,7 +61,7 @@ class Package:
 
     @property
     def requirement(self) -> str:
-        """The requirement as pip takes it, such as transformers>=4.51,<6."""
+        """The requirement as pip takes it, such as transformers>=4.56,<6."""
         limits = [f">={self.minimum}" if self.minimum else "", f"<{self.below}" if self.below else ""]
         return self.name + ",".join(filter(None, limits))
 
@@ -149,15 +149,11 @@ def reinstall_command(*requirements: str) -> str:
 def required(extras: Iterable[str] = ()) -> tuple[Package, ...]:
     """Return the libraries that the project and its `extras` require; none if the project itself is not installed.
 
-    Of a library that several require, the requirement with the newest minimum is returned.
+    A library that several require is returned once: they agree on its versions.
     """
     names = {"", *extras}
-    packages: dict[str, Package] = {}
-    for package in declared():
-        other = packages.get(package.name, package)
-        if package.extra in names and parse_version(package.minimum) >= parse_version(other.minimum):
-            packages[package.name] = package
-    return tuple(map(_inspected, packages.values()))
+    by_name = {package.name: package for package in reversed(declared()) if package.extra in names}
+    return tuple(map(_inspected, reversed(by_name.values())))
 
 
 @cache
@@ -172,10 +168,10 @@ def declared() -> tuple[Package, ...]:
 
 
 def library_of(module: str) -> Package:
-    """Return a library by its module, with the oldest minimum of the project and its extras."""
+    """Return a library by its module, as the project, or else one of its extras, requires it."""
     name = name_of(module)
     of_name = [package for package in declared() if package.name == name]
-    return _inspected(min(of_name, key=lambda package: parse_version(package.minimum), default=Package(name=name)))
+    return _inspected(min(of_name, key=lambda package: package.extra, default=Package(name=name)))
 
 
 def parse_version(text: str) -> tuple[int, ...]:
