@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import signal
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TextIO
@@ -99,6 +100,8 @@ def _fork() -> bool:
         is_copy = os.fork() == 0
     if is_copy:
         exit_with_parent(original)
+        # torch renews its pool at the first use after a fork, and aborts if two threads of a backward do so at once.
+        sys.modules["torch"].set_num_threads(1)
     return is_copy
 
 
