@@ -1,3 +1,4 @@
+import gc
 import signal
 import sys
 
@@ -6,6 +7,12 @@ import setuptools  # noqa: F401  # torch's compiler imports it, which has failed
 import torch
 
 from shoestring import cli
+
+
+def pytest_collection_finish():
+    """Leave what the imports of all tests have made out of garbage collections: it is most of their time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")
