@@ -30,6 +30,16 @@ def one_thread():
 
 
 @pytest.fixture(autouse=True, scope="session")
+def backward_before_fake_devices():
+    """Compute a gradient before any test does with fake tensors of CUDA.
+
+    At the first backward, a build with CUDA starts a thread for each device, and forbids a backward in forked processes
+    from then on. After such a test a fake device would count.
+    """
+    torch.zeros(1, requires_grad=True).sum().backward()
+
+
+@pytest.fixture(autouse=True, scope="session")
 def trusted_files(tmp_path_factory):
     """The recipe files that tests have trained with are not those of the person who runs the tests."""
     with pytest.MonkeyPatch.context() as environment:
