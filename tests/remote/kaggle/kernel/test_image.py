@@ -37,10 +37,13 @@ reason = json.dumps([sys.version_info[:2], versions])
 
 @pytest.fixture(scope="module")
 def python():
-    """A Python of the image's version, which has pip."""
+    """A Python of the image's version, which has pip and none of what is lacking."""
     candidates = [sys.executable, shutil.which(f"python{IMAGE.python}")]
     candidates += sorted((Path.home() / ".pyenv" / "versions").glob(f"{IMAGE.python}.*/bin/python"))
-    check = f"import pip, sys; sys.exit('%d.%d' % sys.version_info[:2] != {IMAGE.python!r})"
+    check = (
+        "import pip, sys; from importlib.util import find_spec; "
+        f"sys.exit('%d.%d' % sys.version_info[:2] != {IMAGE.python!r} or find_spec('trl') is not None)"
+    )
     for candidate in filter(None, candidates):
         if not subprocess.run([candidate, "-c", check], capture_output=True).returncode:
             return str(candidate)
