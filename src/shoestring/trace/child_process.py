@@ -207,6 +207,7 @@ def _backward_works_after_fork() -> bool:
     if pid == 0:
         status = 1
         try:
+            torch.set_num_threads(1)  # renews torch's pool, before threads of the backward do so at once (`child.py`)
             torch.zeros(1, requires_grad=True).sum().backward()
             status = 0
         finally:
