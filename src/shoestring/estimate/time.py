@@ -15,7 +15,7 @@ from shoestring.estimate.measured_rates import rates_of
 from shoestring.estimate.rates import Rates
 from shoestring.estimate.spread import spread
 from shoestring.hardware.catalog import Device
-from shoestring.trace.record import Facts, Op, Phase, Trace
+from shoestring.trace.record import Facts, Op, Phase, Repeat, Trace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,8 @@ class Seconds:
     """An estimate of the time, with its range; `parts` by phase sum to `value`."""
 
     parts: Mapping[str, float]
-    """Seconds of `forward`, `backward` and `optimizer`; with several GPUs also `exchange`, the part not overlapped."""
+    """Seconds of `forward`, `backward` and `optimizer`; with several GPUs also `exchange`, the part not overlapped; of
+    a recipe with a `rollout` whose steps are counted also `generation`."""
     low: float
     high: float
     source: str
@@ -142,8 +143,8 @@ class _Operator(NamedTuple):
     kernel_seconds: float
 
 
-def _operators(trace: Trace, rates: Rates, work: float) -> list[_Operator]:
-    operators = []
+def _operators(trace: Trace, rates: Rates, work: float) -> list[_Operator | Repeat]:
+    operators: list[_Operator | Repeat] = []
     phase: Phase | None = None
     for event in trace.events:
         if isinstance(event, Phase):
@@ -153,12 +154,14 @@ def _operators(trace: Trace, rates: Rates, work: float) -> list[_Operator]:
                 event = replace(event, flops=round(event.flops * work), bytes=round(event.bytes * work))
             host = call_factor(event, rates), event.calls - 1, event.python_calls
             operators.append(_Operator(phase, *host, kernel_seconds(event, rates)))
+        elif isinstance(event, Repeat) and phase and phase.update == 1:
+            operators.append(event)
     return operators
 
 
 def _phase_seconds(
     trace: Trace,
-    operators: Sequence[_Operator],
+    operators: Sequence[_Operator | Repeat],
     microbatches: float,
     rates: Rates,
     call_seconds: float,
@@ -170,17 +173,28 @@ def _phase_seconds(
     The host starts each update when the device is idle, since it has read the loss, and runs ahead from there.
     """
     times: dict[tuple[str, int], float] = defaultdict(float)
-    host_time = device_time = 0.0
-    for phase, factor, views, python_calls, kernels in operators:
+    host_time = device_time = step_start = 0.0
+    key = ("", 0)
+    for operator in operators:
+        if isinstance(operator, Repeat):
+            times[key] += (operator.times - 1) * (device_time - step_start)
+            # The lead that the host has gained in one step is used up in the first of many others.
+            step_start = host_time = device_time
+            continue
+        phase, factor, views, python_calls, kernels = operator
         start = device_time
+        if (phase.name, phase.microbatch) != key:
+            key, step_start = (phase.name, phase.microbatch), start
         if not cuda_graphs or phase.name == "optimizer":
             share = factor * rates.call_shares.get(phase.name, 1.0)
             host_time += share * call_seconds + views * rates.view_seconds + python_calls * python_seconds
         device_time = max(device_time, host_time) + kernels
         host_time = host_time if rates.queued else device_time
-        times[phase.name, phase.microbatch] += device_time - start
+        times[key] += device_time - start
     last = trace.microbatches - 1
     parts = {name: times[name, 0] + (microbatches - 1) * times[name, last] for name in ("forward", "backward")}
     for name in ("exchange", "optimizer"):
         parts[name] = times[name, 0]
+    if trace.counts_steps and ("generation", 0) in times:
+        parts = {"generation": times["generation", 0], **parts}
     return {name: seconds / trace.stages for name, seconds in parts.items()}

@@ -11,7 +11,7 @@ from shoestring.plan.weight_type import with_weight_type
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.trace import Tracer
-from shoestring.trace.record import Facts
+from shoestring.trace.record import Facts, Trace
 
 _TRACED = (4, 8)
 """The batches that are traced to project others."""
@@ -35,8 +35,8 @@ class InferencePlan(display.Displayed):
     memory: Breakdown
     """The memory of the predictions."""
     inputs_per_second: float | None
-    """The speed; None on a device without known rates, and for a recipe that generates: its steps are not all
-    simulated."""
+    """The speed; None on a device without known rates, and for a recipe that generates and does not tell how many steps
+    it takes (`recipe/generation.py`)."""
 
     @property
     def fits(self) -> bool:
@@ -73,8 +73,9 @@ def plan_inference(loaded: LoadedRecipe, target: Target, requested: Settings) ->
     """
     loaded = with_weight_type(loaded, target, requested)
     supported = target.device.precisions
-    precisions = [requested.precision] if requested.precision else supported if _has_speed(loaded) else supported[-1:]
     with Tracer(loaded) as tracer:
+        has_speed = _plan(tracer, loaded, target, requested.replace(micro_batch=1, precision="fp32")).inputs_per_second
+        precisions = [requested.precision] if requested.precision else supported if has_speed else supported[-1:]
         plans = [_best_batch(tracer, loaded, target, requested.replace(precision=name)) for name in precisions]
     fitting = [plan for plan in plans if plan.fits] or plans
     return max(fitting, key=lambda plan: (plan.inputs_per_second or 0.0, -plan.memory.peak_bytes))
@@ -119,15 +120,15 @@ def _project_speed(first: InferencePlan, second: InferencePlan, batch: int) -> f
     return batch / (seconds[0] + (batch - low) * (seconds[1] - seconds[0]) / (high - low))
 
 
-def _has_speed(loaded: LoadedRecipe) -> bool:
-    """Return whether all of a prediction's work is simulated: the steps of generation are not."""
-    return not (loaded.parts.inference or loaded.parts.rollout)
+def _has_speed(loaded: LoadedRecipe, trace: Trace) -> bool:
+    """Return whether all of a prediction's work is in the trace, or is counted there."""
+    return trace.counts_steps or not (loaded.parts.inference or loaded.parts.rollout)
 
 
 def _plan(tracer: Tracer, loaded: LoadedRecipe, target: Target, settings: Settings) -> InferencePlan:
     assert settings.micro_batch is not None
     trace = tracer.trace_inference(settings, target.device)
-    seconds = update_seconds(trace, target.device, 1) if _has_speed(loaded) else None
+    seconds = update_seconds(trace, target.device, 1) if _has_speed(loaded, trace) else None
     return InferencePlan(
         recipe=loaded.name,
         target=target,

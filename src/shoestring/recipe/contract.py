@@ -71,6 +71,8 @@ class Recipe(Protocol):
     - `first_batches(size)` -> the probability of each size of the first batch, as a share of `batch(size)`, for
       planning: smaller first batches fragment memory, so that larger ones do not fit into it later. Empty if all
       batches have one shape; by default an assumption for sequences of tokens.
+    - `count_updates(samples)` -> the number of updates in an epoch of so many training samples, for a trainer whose
+      updates are not `effective_batch` samples each (of TRL's GRPO it counts completions, not prompts).
     - `whole_batch = True`: the loss compares all samples of an update with each other (a contrastive loss with in-batch
       negatives), so no update is ever split: its microbatch is the effective batch, on one GPU, also on out-of-memory,
       where only the other fallbacks are tried. Evaluations use batches of `effective_batch` samples as well. The last
@@ -81,8 +83,12 @@ class Recipe(Protocol):
     - `clip_norm`: the maximum norm of the gradient, or a mapping from each of `stages` to it; by default none.
     - `rollout(model, batch)`: the model's work without gradients before an update's first forward, in evaluation mode
       and over all of the update's samples (generating the completions that it then trains on), for planning. An
-      iterator that yields after each step the state saved for the next step (a cache of keys and values); of equal
-      steps the largest is enough.
+      iterator that yields after each step the state saved for the next step (a cache of keys and values), or a `Step`
+      (`recipe/generation.py`) that also tells how many steps take as long: of equal steps one is enough.
+    - `rewards_seconds()` -> the seconds in which the host computes the rewards of one of an update's samples, measured
+      here, for planning.
+    - `evaluation_work(model, batch)`: the model's work in an evaluation of a batch, for planning, as an iterator like
+      `rollout`; by default the forward pass of `loss`.
     - `is_pretrained`: whether `model()` begins from pretrained weights; LoRA is only proposed then. By default a plan
       observes whether `model()` calls a function that loads weights: `from_pretrained` or `load_state_dict` of a
       module, `torch.load`, `load_file` or `load_model` of safetensors.

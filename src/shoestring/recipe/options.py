@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from shoestring import config
 from shoestring.errors import UsageError
 from shoestring.failures import recipe_errors
-from shoestring.recipe.contract import datasets
+from shoestring.recipe.contract import datasets, updates_per_epoch
 from shoestring.recipe.parts import Parts
 from shoestring.recipe.source import RecipeSource
 from shoestring.recipe.subset import Subset, choose_subset
@@ -159,6 +159,11 @@ class LoadedRecipe:
     def ema(self) -> float | None:
         """The decay of the averaged weights; None without an average, or if the recipe has its own such option."""
         return None if "ema" in own_fields(self) else self.options["ema"]
+
+    def updates_per_epoch(self, samples: int) -> int:
+        """Return the number of updates in an epoch of so many training samples."""
+        count = self.parts.count_updates
+        return updates_per_epoch(samples, self.effective_batch) if count is None else count(samples)
 
     def total_updates(self, updates_per_epoch: int) -> int:
         """Return the number of updates of the whole run."""

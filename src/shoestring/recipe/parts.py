@@ -47,7 +47,10 @@ class Parts:
     clip_norm: float | Mapping[Any, float] | None = None
     blocks: Callable[[nn.Module], Sequence[nn.Module]] | None = None
     first_batches: Callable[[int], Mapping[float, float]] | None = None
+    count_updates: Callable[[int], int] | None = None
     rollout: Callable[[Any, Any], Iterable[Any]] | None = None
+    rewards_seconds: Callable[[], float] | None = None
+    evaluation_work: Callable[[nn.Module, Any], Iterable[Any]] | None = None
     notes: Callable[[], Iterable[str]] = list
     evaluate: Callable[[nn.Module, Iterator[Any]], Mapping[str, Any]] | None = None
     evaluate_batch: Callable[[nn.Module, Any], Any] | None = None

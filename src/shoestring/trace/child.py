@@ -190,7 +190,9 @@ def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any], *, fo
     capability = tuple(request["capability"]) if request["capability"] else None
     if request["do"] == "trace inference":
         with explain_errors(recorder):
-            storages, events = inference.run(recorder, loaded, settings, capability=capability)
+            storages, events = inference.run(
+                recorder, loaded, settings, work=request["work"], capability=capability
+            )
         return Trace(
             micro_batch=settings.micro_batch,
             microbatches=1,

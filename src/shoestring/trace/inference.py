@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from shoestring.recipe.losses import loss_without_stage
+from shoestring.recipe.generation import Step
+from shoestring.recipe.losses import EVALUATION_HINT, loss_without_stage
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.techniques import adapt, fp32_modules, memory_format, nested
@@ -17,15 +18,23 @@ from shoestring.trace.record import Event, Storage
 from shoestring.trace.recorder import Recorder
 
 Steps = Callable[[nn.Module, Any], Iterable[Any]]
+Work = Literal["prediction", "evaluation"]
 
 
 def run(
-    recorder: Recorder, loaded: LoadedRecipe, settings: Settings, *, capability: tuple[int, int] | None
+    recorder: Recorder,
+    loaded: LoadedRecipe,
+    settings: Settings,
+    *,
+    work: Work,
+    capability: tuple[int, int] | None,
 ) -> tuple[tuple[Storage, ...], tuple[Event, ...]]:
-    """Trace predictions for two batches of `settings.micro_batch` samples, as forward phases of two updates.
+    """Trace predictions for two batches of `settings.micro_batch` samples, or evaluations of them, as forward phases of
+    two updates.
 
-    The steps are those of the recipe's `inference` or `rollout`, or else the forward pass of its `loss`. A `capability`
-    of None means a CPU. Raises whatever the recipe's code raises.
+    The steps of a prediction are those of the recipe's `inference` or `rollout`, those of an evaluation of its
+    `evaluation_work`, or else the forward pass of its `loss`. A `capability` of None means a CPU. Raises whatever the
+    recipe's code raises.
     """
     attention.CAPABILITY.set(capability)
     assert settings.micro_batch is not None and settings.precision is not None
@@ -33,7 +42,9 @@ def run(
     model = simulated_device.build(lambda: adapt.planned_model(loaded))
     memory_format.apply(model, settings.memory_format)
     batch = recipe.batch(settings.micro_batch)
-    steps = loaded.parts.inference or loaded.parts.rollout or _forward(recipe)
+    parts = loaded.parts
+    own_steps = parts.evaluation_work if work == "evaluation" else parts.inference or parts.rollout
+    steps = own_steps or _forward(recipe, work)
     with (
         simulated_device.fake_mode(),
         recorder,
@@ -63,17 +74,21 @@ def run_steps(recorder: Recorder, steps: Steps, model: nn.Module, batch: Any, se
     training = {module: module.training for module in model.modules()}
     model.eval()
     with torch.no_grad(), autocast.region(settings.precision):
-        for cache in steps(model, device_batch):
-            recorder.label(simulated_device.tensors(cache), "KV cache")
+        for step in steps(model, device_batch):
+            recorder.label(simulated_device.tensors(step.state if isinstance(step, Step) else step), "KV cache")
+            if isinstance(step, Step):
+                recorder.mark_step(step.times)
             # The next step replaces one tensor after another; a reference here would keep both alive.
-            del cache
+            del step
     for module, mode in training.items():
         module.training = mode
 
 
-def _forward(recipe: Any) -> Steps:
+def _forward(recipe: Any, work: Work) -> Steps:
     hint = "write inference(model, batch), the steps of predict as an iterator, or give the argument a default"
-    loss = loss_without_stage(recipe, "a prediction", hint)
+    if work == "evaluation":
+        hint = EVALUATION_HINT
+    loss = loss_without_stage(recipe, f"{'an' if work == 'evaluation' else 'a'} {work}", hint)
 
     def steps(model: nn.Module, batch: Any) -> Iterator[None]:
         loss(model, batch)

@@ -157,9 +157,16 @@ class Phase:
     microbatch: int
 
 
-Event: TypeAlias = Alloc | Free | Op | Phase
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """The operators since the beginning of the phase, or since its previous `Repeat`, run so many times."""
 
-_KINDS: tuple[type[Alloc | Free | Op | Phase], ...] = (Alloc, Free, Op, Phase)
+    times: float
+
+
+Event: TypeAlias = Alloc | Free | Op | Phase | Repeat
+
+_KINDS: tuple[type[Alloc | Free | Op | Phase | Repeat], ...] = (Alloc, Free, Op, Phase, Repeat)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +188,11 @@ class Trace:
     random numbers of the host (`trace/draws.py`)."""
     storages: tuple[Storage, ...]
     events: tuple[Event, ...]
+
+    @property
+    def counts_steps(self) -> bool:
+        """Whether the recipe tells how often the steps of its generation run, so that their time is known."""
+        return any(isinstance(event, Repeat) for event in self.events)
 
     def json(self) -> dict[str, Any]:
         """Return a compact JSON form, with operators by number and every event a short list."""
@@ -232,3 +244,5 @@ def _rows(events: tuple[Event, ...], numbers: Mapping[str, int]) -> Iterator[lis
                 yield [2, numbers[name], flops, size, precision, launches, calls, shape, python_calls]
             case Phase(name, update, microbatch):
                 yield [3, name, update, microbatch]
+            case Repeat(times):
+                yield [4, times]

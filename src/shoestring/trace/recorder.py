@@ -18,7 +18,7 @@ from shoestring.settings import Precision
 from shoestring.trace import attention, bounds, kernels, layouts, products, recurrent
 from shoestring.trace.draws import Draws
 from shoestring.trace.fake import DEVICE_OF
-from shoestring.trace.record import Alloc, Event, Free, Op, Part, Phase, PhaseName, Storage
+from shoestring.trace.record import Alloc, Event, Free, Op, Part, Phase, PhaseName, Repeat, Storage
 from shoestring.trace.simulated_device import DEVICE
 
 _PRECISIONS: dict[torch.dtype, Precision] = {torch.float16: "fp16", torch.bfloat16: "bf16"}
@@ -133,6 +133,10 @@ class Recorder(TorchDispatchMode):
                     self._parts[index] = "activations"
         self._phase_start = len(self._bytes)
         self._events.append(Phase(name, update, microbatch))
+
+    def mark_step(self, times: float) -> None:
+        """End a step of the phase, which stands for `times` steps."""
+        self._events.append(Repeat(times))
 
     def label(self, group: Iterable[Tensor | None], part: Part) -> None:
         """Assign these tensors' storages to a part, unless they are assigned already."""

@@ -91,17 +91,22 @@ class Tracer:
         `options` are changes to the options of the recipe, and the trace keeps the facts of the unchanged recipe.
         Raises TraceError naming the operator or the line that cannot be traced.
         """
-        facts = self.facts
-        request = {
-            "do": "trace",
-            "settings": settings.json(),
-            "accumulate": accumulate,
-            "capability": device.compute_capability,
-            "gpus": gpus,
-            "torch_ddp": torch_ddp,
-            "loading": loading,
-            "options": config.as_json(options or {}),
-        }
+        return self._cached_trace(
+            {
+                "do": "trace",
+                "settings": settings.json(),
+                "accumulate": accumulate,
+                "capability": device.compute_capability,
+                "gpus": gpus,
+                "torch_ddp": torch_ddp,
+                "loading": loading,
+                "options": config.as_json(options or {}),
+            }
+        )
+
+    def _cached_trace(self, request: dict[str, Any]) -> Trace:
+        """Return the trace of a request, which may have been made before."""
+        facts = self.facts  # opens the recipe
         key = json.dumps(request, sort_keys=True)
         if key in self._traces:
             return self._traces[key]
@@ -112,19 +117,22 @@ class Tracer:
         self._traces[key] = trace
         return trace
 
-    def trace_inference(self, settings: Settings, device: Device) -> Trace:
-        """Trace predictions for two batches, as forward phases of two updates.
+    def trace_inference(
+        self, settings: Settings, device: Device, *, work: Literal["prediction", "evaluation"] = "prediction"
+    ) -> Trace:
+        """Trace predictions for two batches, or evaluations of them, as forward phases of two updates.
 
         `settings` must set the microbatch and the precision. Raises TraceError as `trace` does.
         """
-        _ = self.facts  # opens the recipe
-        request = {
-            "do": "trace inference",
-            "settings": settings.json(),
-            "capability": device.compute_capability,
-            "options": {},
-        }
-        return Trace.from_json(self._request(request)["trace"])
+        return self._cached_trace(
+            {
+                "do": "trace inference",
+                "work": work,
+                "settings": settings.json(),
+                "capability": device.compute_capability,
+                "options": {},
+            }
+        )
 
     def close(self) -> None:
         """Kill the child, even while it is handling a request."""

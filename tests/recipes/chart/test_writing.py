@@ -11,7 +11,8 @@ from torch.nn import functional
 from shoestring.recipes.chart import Chart, Options, building, training
 from shoestring.recipes.chart.policy import SIZES, lora_config
 from shoestring.recipes.chart.processing import build_processor, encode_prompts
-from shoestring.recipes.chart.writing import generate, unique_prompts
+from shoestring.recipes.chart.rollout import simulate_generation
+from shoestring.recipes.chart.writing import Decoder, generate, unique_prompts
 from shoestring.recipes.huggingface import versions
 
 LENGTH, IMAGE = 12, SIZES["tiny"].image_token
@@ -166,3 +167,20 @@ def test_a_text_may_end_with_the_token_before_an_image(prompted_policy):
         logits.append(outputs.logits)
     assert torch.equal(logits[0][:, 0], logits[1][:, 0])  # of the token before
     assert not torch.equal(logits[0][:, 1], logits[1][:, 1])
+
+
+def test_the_planned_rollout_counts_the_tokens_of_training_and_has_its_cache(prompted_policy, monkeypatch):
+    decoders = []
+    decode = Decoder.__call__
+    monkeypatch.setattr(Decoder, "__call__", lambda *arguments: decoders.append(arguments[0]) or decode(*arguments))
+    inputs = prompted_policy[2]
+    run_ours(prompted_policy, do_sample=True, end_tokens=[])
+    trained, tokens = [tensor.shape for tensor in decoders[-1].cache], len(decoders)
+
+    monkeypatch.setattr("shoestring.recipes.chart.rollout.sample_tokens", lambda _: None)
+    rows, prompt = inputs["input_ids"].shape
+    recipe = Chart(Options(size="tiny", weights="fp32", prompt_len=prompt, completion_len=LENGTH))
+    with torch.no_grad():
+        steps = [*simulate_generation(recipe.model().eval(), recipe.batch(rows), prompts=4, groups=1)]
+    assert [tensor.shape for tensor in steps[-1].state] == trained
+    assert sum(step.times for step in steps[1:]) == tokens

@@ -34,10 +34,11 @@ def test_the_last_cache_is_that_of_generate(beams: int, a_len: int) -> None:
         for layer in part.layers
     ]
     hook.remove()
-    steps = [[tuple(tensor.shape) for tensor in tensors] for tensors in recipe.inference(model, batch)]
+    steps = [[tuple(tensor.shape) for tensor in tensors] for tensors, _ in recipe.inference(model, batch)]
     assert list(zip(steps[-1][::2], steps[-1][1::2], strict=True)) == expected
     lengths = [shapes[0][2] for shapes in steps]
     assert lengths == sorted(lengths)
+    assert sum(step.times for step in recipe.inference(model, batch)) == len(caches)
 
 
 def test_a_traced_prediction_has_the_cache_of_all_beams() -> None:

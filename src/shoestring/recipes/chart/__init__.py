@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from shoestring.recipe.exports import Exported, Format
+    from shoestring.recipe.generation import Step
     from shoestring.recipe.inputs import Input
     from shoestring.recipes.chart.data import Charts
     from shoestring.recipes.chart.policy import Batch, Policy
@@ -85,12 +86,25 @@ class Chart:
         per_token: Tensor = -model(batch) * batch.advantages[:, None] * batch.completions
         return (per_token.sum(dim=1) / batch.completions.sum(dim=1).clamp(min=1)).mean()
 
-    def rollout(self, model: Policy, batch: Batch) -> Iterator[list[Tensor]]:
-        """Simulate generating the first group of completions (see `rollout.py`); later groups need the same memory."""
+    def count_updates(self, samples: int) -> int:
+        """Return the updates of an epoch as TRL counts them: of whole groups of prompts, without the remainder."""
+        return max(1, samples // (self.options.effective_batch // self.options.generations))
+
+    def rollout(self, model: Policy, batch: Batch) -> Iterator[Step]:
+        """Simulate generating the first group of completions (see `rollout.py`); later groups are like it."""
         from shoestring.recipes.chart.policy import Batch
         from shoestring.recipes.chart.rollout import simulate_generation
 
-        return simulate_generation(model, Batch(*(tensor[: self.options.written_at_once] for tensor in batch)))
+        count, size = len(batch.tokens), min(self.options.written_at_once or len(batch.tokens), len(batch.tokens))
+        first = Batch(*(tensor[:size] for tensor in batch))
+        prompts = -(-size // self.options.generations)
+        return simulate_generation(model, first, prompts=prompts, groups=-(-count // size))
+
+    def evaluation_work(self, model: Policy, batch: Batch) -> Iterator[Step]:
+        """Simulate generating one completion of each of the prompts."""
+        from shoestring.recipes.chart.rollout import simulate_generation
+
+        return simulate_generation(model, batch, prompts=len(batch.tokens), groups=1)
 
     def optimizer(self, model: nn.Module) -> Optimizer:
         import torch

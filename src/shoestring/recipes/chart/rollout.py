@@ -1,11 +1,4 @@
-"""The memory-relevant steps of generating completions: prompt, growing KV cache, last token; for planning.
-
-The steps are those of transformers' `generate` (5.23, `generation/utils.py: _sample`) as TRL's GRPO calls it (1.10,
-`trainer/grpo_trainer.py`): sampling from the whole vocabulary at temperature 1, unmerged adapters, a `DynamicCache`
-that concatenates keys and values layer by layer, logits of the last position only. `writing.py`, which generates the
-completions in training, needs less memory: it processes a prompt once for all of its completions and allocates each
-layer's cache once at its full length.
-"""
+"""The steps of generating completions as `writing.py` does, for planning: prompt, a token in the middle, last token."""
 
 from __future__ import annotations
 
@@ -15,37 +8,35 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from shoestring.recipe.generation import Step
 from shoestring.recipes.chart.policy import Batch, Policy
-from shoestring.recipes.huggingface.cache import cache_tensors, grow_cache
-
-STRIDE = 64
-"""Tokens between two simulated growths of the cache. Growing blocks leave gaps that none of them fits into again; in
-the simulated allocator a stride of 64 leaves as many gaps as a stride of 1, to 10% (1 to 32 sequences, this model)."""
+from shoestring.recipes.chart.writing import Decoder, sample_tokens
 
 
-def simulate_generation(policy: Policy, batch: Batch) -> Iterator[list[Tensor]]:
-    """Yield the cache after each simulated step: for each layer keys and values (n, key heads, positions, head width).
+def simulate_generation(policy: Policy, batch: Batch, *, prompts: int, groups: int) -> Iterator[Step]:
+    """Yield the steps of generating the completions of the batch, whose rows have `prompts` different prompts.
 
-    Between the prompt and the last token only the cache is allocated; every other tensor of these steps is smaller.
+    The state of a step is the cache: for each layer keys and values (n, key heads, positions, head width). The
+    completions of an update are generated in so many `groups`, one after the other, that are like this one.
     """
     total_length, completion_length = batch.tokens.shape[1], batch.completions.shape[1]
     prompt = total_length - completion_length
     cache = DynamicCache()
-    sample_token(policy.scores(batch, slice(0, prompt), cache))
-    yield cache_tensors(cache)
+    unique = Batch(*(tensor[:prompts] for tensor in batch))
+    device, rows = batch.tokens.device, torch.arange(len(batch.tokens), device=batch.tokens.device) % prompts
+    # TRL does not generate under autocast: the model computes in the type of its weights.
+    with torch.autocast(device.type, enabled=False):
+        scores = policy.scores(unique, slice(0, prompt), cache)[:, -1][rows]
+        # Most prompts of a batch have other lengths than its longest, so there is a mask.
+        decoder = Decoder(policy.adapted.get_base_model(), cache, rows, batch.mask.bool()[:, None, None], completion_length)
+        sample_tokens(scores)
+    yield Step(decoder.cache, groups)
     # The last token is generated, but it is never an input of the model.
     last = total_length - 2
-    for length in range(prompt + 1, last, STRIDE):
-        grow_cache(cache, length)
-        yield cache_tensors(cache)
-    if completion_length > 1:
-        grow_cache(cache, last)
-        yield cache_tensors(cache)
-        sample_token(policy.scores(batch, slice(last, last + 1), cache))
-        yield cache_tensors(cache)
-
-
-def sample_token(logits: Tensor) -> Tensor:
-    """Sample a token for each of n texts from logits (n, 1, vocabulary): (n, 1) int64, via an fp32 copy and softmax."""
-    scores = logits[:, -1].to(copy=True, dtype=torch.float32)
-    return torch.multinomial(scores.softmax(dim=-1), num_samples=1)
+    middle = prompt + max(0, last - prompt) // 2
+    for position in sorted({middle, last} if completion_length > 1 else ()):
+        with torch.autocast(device.type, enabled=False):
+            scores = decoder(batch.tokens[:, position], batch.positions[:, 0, position], position)
+            sample_tokens(scores)
+        # A token takes as long as the one in the middle, on average: its attention grows with the text.
+        yield Step(decoder.cache, groups * (completion_length - 1) if position == middle else 0)

@@ -42,13 +42,16 @@ def generate(
         prompts = {name: value.to(device) for name, value in prompts.items()}
         scores, cache, last_positions = _process_prompts(base, prompts)
         mask = inputs["attention_mask"].to(device).bool()
-        decoder = _Decoder(base, cache, rows, mask, length)
+        completions = torch.ones(len(indices), length, dtype=torch.bool, device=device)
+        # Without padding there is no mask, because attention without a mask is faster.
+        padding_mask = None if bool(mask.all()) else torch.cat((mask, completions), dim=1)[:, None, None]
+        decoder = Decoder(base, cache, rows, padding_mask, length)
         has_ended = torch.zeros(len(indices), dtype=torch.bool, device=device)
         ends = torch.tensor(end_tokens, device=device)
         scores, last_positions, tokens = scores[rows], last_positions[rows], []
         for number in range(length):
             scores[:, base.config.image_token_id] = -torch.inf  # TRL suppresses the image token as well
-            chosen = _sample(scores) if do_sample else scores.argmax(dim=-1)
+            chosen = sample_tokens(scores) if do_sample else scores.argmax(dim=-1)
             tokens.append(chosen.masked_fill(has_ended, padding))
             has_ended |= torch.isin(chosen, ends)
             checks_end = device.type == "cpu" or number % END_CHECK_INTERVAL == 0
@@ -108,26 +111,32 @@ def _process_prompts(base: Any, prompts: dict[str, Tensor]) -> tuple[Tensor, Any
     return base.lm_head(outputs.last_hidden_state[:, -1]), outputs.past_key_values, positions.amax(dim=(0, 2))
 
 
-def _sample(scores: Tensor) -> Tensor:
+def sample_tokens(scores: Tensor) -> Tensor:
     """Sample tokens (n,) from logits (n, vocabulary)."""
     return torch.multinomial(scores.float().softmax(dim=-1), num_samples=1)[:, 0]
 
 
-class _Decoder:
+class Decoder:
     """The language model for one token of each text: returns the logits (n, vocabulary) of the next token."""
 
-    def __init__(self, base: Any, cache: Any, rows: Tensor, mask: Tensor, length: int) -> None:
-        """Copy the cache: `rows` (n,) is the index of each text's prompt; `mask` (n, prompt) is False for padding."""
+    def __init__(self, base: Any, cache: Any, rows: Tensor, mask: Tensor | None, length: int) -> None:
+        """Copy the cache: `rows` (n,) is the index of each text's prompt, `length` the tokens that follow it at most.
+
+        `mask` (n, 1, 1, prompt and `length`) is False for padding; without padding there is none.
+        """
         text = base.model.language_model
         self._embed, self._rotary, self._head = base.get_input_embeddings(), text.rotary_emb, base.lm_head
         self._norm = text.norm
-        # Without padding there is no mask, because attention without a mask is faster.
-        completions = torch.ones(len(mask), length, dtype=torch.bool, device=mask.device)
-        self._mask = None if bool(mask.all()) else torch.cat((mask, completions), dim=1)[:, None, None]
+        self._mask = mask
         self._layers = []
         for layer, cached in zip(text.layers, cache.layers, strict=True):
             self._layers.append(_DecoderLayer(layer, cached.keys, cached.values, rows, length))
             cached.keys = cached.values = None  # free the original of each copy, so that only one layer exists twice
+
+    @property
+    def cache(self) -> list[Tensor]:
+        """The keys and values of all layers, (n, key heads, prompt and `length`, head width)."""
+        return [tensor for layer in self._layers for tensor in layer.cache]
 
     def __call__(self, tokens: Tensor, positions: Tensor, index: int) -> Tensor:
         """Process `tokens` (n,) at rotary positions `positions` (n,) and index `index` of the cache."""
@@ -162,16 +171,16 @@ class _DecoderLayer:
         )
         self._attention_norm, self._mlp_norm = layer.input_layernorm, layer.post_attention_layernorm
         self._scale, self._width = attention.scaling, attention.head_dim
-        self._cache = []
+        self.cache: list[Tensor] = []
         for prompts in (keys, values):
             cache = prompts.new_empty(len(rows), prompts.shape[1], prompts.shape[2] + length, prompts.shape[3])
             cache[:, :, : prompts.shape[2]] = prompts[rows]
-            self._cache.append(cache)
+            self.cache.append(cache)
 
     def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, index: int, mask: Tensor | None) -> Tensor:
         """Map hidden states (n, width) to those after the layer, and append the token to the cache at `index`."""
         normed = _apply_norm(hidden, self._attention_norm)
-        keys, values = self._cache
+        keys, values = self.cache
         heads = keys.shape[1]
         rotated = torch.cat((self._q(normed), self._k(normed)), dim=-1).unflatten(-1, (-1, self._width))
         first, second = rotated.chunk(2, dim=-1)

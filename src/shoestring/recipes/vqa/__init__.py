@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from shoestring.packages.requirements import require
 from shoestring.recipe import evidence
 from shoestring.recipe.evaluating import EvaluatesBatches
+from shoestring.recipe.generation import Step
 from shoestring.recipe.inputs import Input
 from shoestring.recipes.vqa import curriculum
 from shoestring.recipes.vqa.options import Options
@@ -285,6 +286,12 @@ class VQA(EvaluatesBatches):
     def identify(self, dataset: Dataset, index: int) -> str | int:
         """Return the `id` of a row, else its position from 0 in the file."""
         return dataset.identify(index)
+
+    def evaluation_work(self, model: Student, batch: Batch) -> Iterator[Any]:
+        """Yield the steps of `evaluate_batch`: the loss of the whole texts, and those of generating texts."""
+        model.cross_entropy(model.encode(batch.images, batch.questions, batch.mask), batch.whole)
+        yield Step(())
+        yield from self.inference(model, batch)
 
     def inference(self, model: Student, batch: Batch) -> Iterator[Any]:
         from shoestring.recipes.vqa.beams import simulate_beam_search

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
+from shoestring.recipe.generation import Step
 from shoestring.recipes.huggingface.cache import cache_tensors, grow_cache
 from shoestring.recipes.vqa.student import Batch, Student
 
@@ -22,7 +23,7 @@ STRIDE = 32
 
 def simulate_beam_search(
     model: Student, batch: Batch, beginning: int, *, beams: int, max_length: int
-) -> Iterator[list[Tensor]]:
+) -> Iterator[Step]:
     """Yield the cache after each simulated step; texts begin with `beginning` tokens and have `max_length`."""
     context = model.encode(batch.images, batch.questions, batch.mask).repeat_interleave(beams, dim=0)
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
@@ -30,16 +31,16 @@ def simulate_beam_search(
     first, last = 1 + beginning, beginning + max(1, max_length - beginning)
     _choose_tokens(_score(model, context, cache, first), beams)
     _reorder(cache)
-    yield _tensors(cache)
-    for length in range(first + 1, last, STRIDE):
+    yield Step(_tensors(cache))
+    lengths = sorted({*range(first + 1, last, STRIDE), last - 1}) if last > first else []
+    middle = lengths[len(lengths) // 2] if lengths else 0
+    for length in lengths:
         grow_cache(cache.self_attention_cache, length)
+        if length in (middle, last - 1):
+            _choose_tokens(_score(model, context, cache, 1), beams)
         _reorder(cache)
-        yield _tensors(cache)
-    if last > first:
-        grow_cache(cache.self_attention_cache, last - 1)
-        _choose_tokens(_score(model, context, cache, 1), beams)
-        _reorder(cache)
-        yield _tensors(cache)
+        # A token takes as long as the one in the middle, on average: its attention and its copies grow with the text.
+        yield Step(_tensors(cache), times=last - first if length == middle else 0)
 
 
 def _score(model: Student, context: Tensor, cache: EncoderDecoderCache, length: int) -> Tensor:
