@@ -94,7 +94,7 @@ def test_plan_has_the_documented_keys(run_command, mine):
     keys = {"verdict", "settings", "memory", "time", "sessions", "disk", "reasons", "alternatives"}
     assert keys <= set(answer)
     assert {"update_seconds", "epoch_seconds", "total_seconds"} <= set(answer["time"])
-    assert {"hours", "updates", "epochs"} == set(answer["sessions"][0])
+    assert {"hours", "updates", "epochs", "parts"} == set(answer["sessions"][0])
 
 
 def test_plan_begins_with_answer_and_command(run_command, mine, monkeypatch):

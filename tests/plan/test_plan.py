@@ -13,12 +13,15 @@ from torch import nn
 import shoestring
 from shoestring.errors import UsageError
 from shoestring.estimate.calibration import Calibration
+from shoestring.estimate.span import Span
 from shoestring.estimate.spread import Spread
 from shoestring.hardware import targets
 from shoestring.hardware.prices import PRICES
 from shoestring.plan.comparison import compare
+from shoestring.plan.counts import Counts
 from shoestring.plan.phases import phases
 from shoestring.plan.plan import make_plan
+from shoestring.plan.sessions import Work
 from shoestring.recipe.finding import find, load
 from shoestring.report.terminal import plan as terminal
 from shoestring.settings import Settings
@@ -162,17 +165,19 @@ def test_plan_of_a_run_with_an_average_that_ends_early():
     assert limited.disk.full_checkpoint_bytes == plain.disk.full_checkpoint_bytes + averaged
 
 
+HALF_A_SECOND = Work(update={"forward": Span.exactly(0.5)})
+
+
 def test_pilot_of_a_run_with_a_largest_number_of_updates():
     planned = phases(
         find("temporal").replace(max_updates=40_000),
         Settings(micro_batch=64),
         targets.find("t4"),
-        samples=100_000,
-        update_seconds=0.5,
-        total_seconds=20_000,
+        counts=Counts(samples={"train": 100_000}, per_epoch=391, total=40_000, epochs=103),
+        work=HALF_A_SECOND,
     )
     pilot = next(phase for phase in planned if phase.name == "pilot")
-    assert 3600 < pilot.seconds < 4000 and "max_updates=7200" in shlex.split(pilot.command)
+    assert pilot.seconds == pytest.approx(3600) and "max_updates=7200" in shlex.split(pilot.command)
 
 
 def test_long_run_has_a_pilot_of_about_an_hour():
@@ -181,12 +186,11 @@ def test_long_run_has_a_pilot_of_about_an_hour():
         loaded,
         Settings(micro_batch=64),
         targets.find("t4"),
-        samples=100_000,
-        update_seconds=0.5,
-        total_seconds=100_000 / 256 * 50,
+        counts=Counts(samples={"train": 100_000}, per_epoch=391, total=39_100, epochs=100),
+        work=HALF_A_SECOND,
     )
     pilot = next(phase for phase in planned if phase.name == "pilot")
-    assert 3600 < pilot.seconds < 4000
+    assert pilot.seconds == pytest.approx(3600, rel=0.01)
     words = shlex.split(pilot.command)
     assert {"epochs=100", "seed=3", "micro_batch=64"} < set(words)
     assert any(word.startswith("subset=") for word in words)
@@ -194,13 +198,14 @@ def test_long_run_has_a_pilot_of_about_an_hour():
 
 def test_commands_have_the_limits_of_the_plan():
     target = targets.find("kaggle-t4")
+    counts = Counts(samples={"train": 670}, per_epoch=3, total=150, epochs=50)
     for seconds, size, flags in (
         (None, None, []),
         (9 * 3600, 15 * 10**9, ["--limit", "9h", "--disk", "15GB"]),
         (100, 20_131_000, ["--limit", "100s", "--disk", "20.131MB"]),
     ):
         limited = targets.with_limits(target, session_seconds=seconds, disk_bytes=size)
-        *_, run = phases(find("temporal"), Settings(), limited, samples=670, update_seconds=0.01, total_seconds=1.0)
+        *_, run = phases(find("temporal"), Settings(), limited, counts=counts, work=HALF_A_SECOND)
         command = shlex.split(run.command)
         assert command == ["shoestring", "train", "temporal", "--run", "runs/temporal", "--on", "kaggle-t4", *flags]
 

@@ -2,30 +2,43 @@
 
 import pytest
 
+from shoestring.estimate.span import Span, total
 from shoestring.plan.sessions import (
-    DISK_BYTES_PER_SECOND,
-    START_SECONDS,
-    STOP_SECONDS,
+    Work,
+    session_parts,
     sessions,
     shortest_session_seconds,
+    stop_seconds,
     weeks,
 )
 
 
-def plan_sessions(total, update_seconds, session_hours):
+def exactly(**seconds):
+    return {name: Span.exactly(value) for name, value in seconds.items()}
+
+
+def make_work(update_seconds, **parts):
+    return Work(update=exactly(forward=update_seconds), start=exactly(starting=60), **parts)
+
+
+def plan_sessions(total_updates, update_seconds, session_hours, weekly_hours=None, **parts):
     return sessions(
-        total_updates=total, updates_per_epoch=10, update_seconds=update_seconds, session_hours=session_hours
+        make_work(update_seconds, **parts),
+        total_updates=total_updates,
+        updates_per_epoch=10,
+        session_hours=session_hours,
+        weekly_hours=weekly_hours,
     )
 
 
 def test_machine_without_a_limit_needs_one_session():
-    (session,) = plan_sessions(100, 3.6, None)
+    (session,) = plan_sessions(100, 3.6, None, saving_share=Span.exactly(0.02))
     assert (session.updates, session.epochs) == (100, 10)
-    assert session.hours == pytest.approx((100 * 3.6 / 0.98 + START_SECONDS + STOP_SECONDS) / 3600)
+    assert session.hours == pytest.approx((100 * 3.6 * 1.02 + 60) / 3600)
 
 
 def test_long_run_is_divided_without_losing_updates():
-    planned = plan_sessions(10_000, 98.0, 12)
+    planned = plan_sessions(10_000, 100.0, 12)
     assert [session.updates for session in planned] == [430] * 23 + [110]
     assert all(session.hours <= 12 for session in planned)
 
@@ -36,13 +49,7 @@ def test_session_too_short_for_an_update_gives_none():
 
 
 def test_sessions_use_the_remainder_of_a_weekly_quota():
-    planned = sessions(
-        total_updates=4000,
-        updates_per_epoch=10,
-        update_seconds=98.0,
-        session_hours=12,
-        weekly_hours=30,
-    )
+    planned = plan_sessions(4000, 100.0, 12, 30)
     assert [round(session.hours, 1) for session in planned[:4]] == [12.0, 12.0, 6.0, 12.0]
     calendar = weeks(planned, 30)
     assert all(week.hours <= 30 for week in calendar)
@@ -53,31 +60,49 @@ def test_sessions_use_the_remainder_of_a_weekly_quota():
 
 
 def test_weekly_quota_shorter_than_a_session_limits_it():
-    planned = sessions(total_updates=100, updates_per_epoch=10, update_seconds=98.0, session_hours=12, weekly_hours=1)
+    planned = plan_sessions(100, 100.0, 12, 1)
     assert all(session.hours <= 1 for session in planned) and len(weeks(planned, 1)) == len(planned)
 
 
-def test_evaluation_and_last_save_add_their_time():
-    hours_without = plan_sessions(100, 10.0, None)[0].hours
-    (session,) = sessions(
-        total_updates=100,
-        updates_per_epoch=10,
-        update_seconds=10.0,
-        session_hours=None,
-        evaluation_seconds=98.0,
-        save_bytes=int(DISK_BYTES_PER_SECOND * 30),
+def test_a_session_has_everything_that_it_does_as_parts():
+    (session,) = plan_sessions(
+        100,
+        10.0,
+        None,
+        first=exactly(answers=7),
+        epoch_end=exactly(evaluation=20, answers=3),
+        last=exactly(evaluation=40),
+        stop=exactly(saving=30),
     )
-    assert (session.hours - hours_without) * 3600 == pytest.approx(10 * 100 + 30)
+    seconds = {name: span.seconds for name, span in session.parts.items()}
+    assert seconds == {"starting": 60, "answers": 37, "forward": 1000, "evaluation": 240, "saving": 30}
+    assert session.hours * 3600 == pytest.approx(sum(seconds.values()))
+
+
+def test_later_sessions_load_the_checkpoint_and_the_last_one_evaluates_the_test_data():
+    planned = plan_sessions(
+        600, 100.0, 12, first=exactly(answers=7), restart=exactly(loading=30), last=exactly(evaluation=40)
+    )
+    names = [set(session.parts) for session in planned]
+    assert names == [{"starting", "answers", "forward"}, {"starting", "loading", "forward", "evaluation"}]
+
+
+def test_an_evaluation_that_does_not_fit_into_the_session_of_the_last_update_has_one_of_its_own():
+    hour = plan_sessions(34, 100.0, 1, last=exactly(evaluation=600))
+    assert [(session.updates, "evaluation" in session.parts) for session in hour] == [(34, False), (0, True)]
+
+
+def test_ranges_of_parts_are_those_of_their_durations():
+    work = Work(update={"forward": Span(2.0, 1.0, 4.0)}, saving_share=Span(0.1, 0.0, 0.5))
+    parts = session_parts(work, 10, 1)
+    assert parts == {"forward": Span(20.0, 10.0, 40.0), "saving": Span(2.0, 0.0, 20.0)}
+    assert total(parts.values()) == Span(22.0, 10.0, 60.0)
 
 
 def test_shortest_session_has_one_update_and_its_save():
-    seconds = shortest_session_seconds(500.0, 10**9)
-    for length, expected in ((seconds + 1, 100), (seconds - 1, None)):
-        planned = sessions(
-            total_updates=100,
-            updates_per_epoch=10,
-            update_seconds=500.0,
-            session_hours=length / 3600,
-            save_bytes=10**9,
-        )
+    parts = {"stop": exactly(saving=10), "restart": exactly(loading=20)}
+    seconds = shortest_session_seconds(make_work(500.0, **parts), 10, 3600)
+    assert seconds == 60 + 20 + 500 + 10 + stop_seconds(3600)
+    for length, expected in ((620, 100), (590, None)):
+        planned = plan_sessions(100, 500.0, length / 3600, **parts)
         assert (planned and len(planned)) == expected

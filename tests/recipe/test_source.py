@@ -12,6 +12,7 @@ from shoestring.engine.environment import environment, require_same
 from shoestring.errors import UsageError
 from shoestring.hardware import targets
 from shoestring.plan import phases
+from shoestring.plan.counts import Counts
 from shoestring.recipe.finding import find
 from shoestring.settings import Settings
 
@@ -133,7 +134,8 @@ def test_module_that_is_not_imported_by_a_statement_is_named(tmp_path):
 def test_plan_does_not_execute_the_recipe_again(tmp_path):
     """Its classes would be others than those of the datasets and batches that data workers pickle."""
     loaded = find(str(write(tmp_path, mine=f"import helper{RECIPE}", helper="VALUE = 1")))
-    phases.phases(loaded, Settings(), targets.find("cpu"), samples=90, update_seconds=None, total_seconds=None)
+    counts = Counts(samples={"train": 90}, per_epoch=3, total=3, epochs=1)
+    phases.phases(loaded, Settings(), targets.find("cpu"), counts=counts, work=None)
     assert sys.modules[loaded.source.package].Mine is type(loaded.recipe)
 
 

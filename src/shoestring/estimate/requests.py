@@ -10,7 +10,7 @@ from typing import NamedTuple
 from shoestring.estimate.workspaces import CONVOLUTIONS, transposed_bytes
 from shoestring.hardware import cublas
 from shoestring.hardware.catalog import Device
-from shoestring.trace.record import Alloc, Free, Op, Phase, Trace
+from shoestring.trace.record import Alloc, Free, Op, Phase, Repeat, Trace
 
 WORKSPACES = "cuBLAS workspaces"
 CONVOLUTION_WORKSPACES = "convolution workspaces"
@@ -65,6 +65,8 @@ def requests(
             loads = event.name == "model"
             # Backward runs in a separate thread.
             thread = "backward" if event.name == "backward" else "forward"
+        elif isinstance(event, Repeat):
+            continue
         elif thread not in threads_with_workspace and event.name in _PRODUCTS:
             threads_with_workspace.add(thread)
             result.append(Request((WORKSPACES, thread), WORKSPACES, workspace))

@@ -1,6 +1,5 @@
-"""The cost of the chosen settings in time, disk space and host memory."""
+"""The cost of the chosen settings in disk space and host memory."""
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,61 +17,6 @@ _FP32 = 4
 COPY_SHARE = 1.1
 """The maximum size of a save's copy of the state in host memory, as a multiple of the state; the next save reuses the
 copy's memory (checkpoint/snapshot.py)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Duration:
-    """Predicted seconds; all are None on a device without known rates, all but the first for a recipe without data."""
-
-    update_seconds: float | None
-    """The predicted seconds of an update, without saving and evaluating."""
-    epoch_seconds: float | None
-    """The same of the updates of an epoch."""
-    total_seconds: float | None
-    """The same of all updates of the run."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlannedTime:
-    """The predicted time with its range."""
-
-    predicted: Duration
-    low: Duration
-    high: Duration
-    parts: Mapping[str, float]
-    """The predicted seconds of an update, by phase."""
-    evaluation_seconds: float | None
-    """The seconds of one pass over the validation data; None if unknown, 0 if there are none."""
-    source: str
-    """How the time of an update was determined."""
-    calibration: float = 1.0
-    """The factor by which a run's measurement changed the prediction."""
-
-    def json(self) -> dict[str, Any]:
-        """Return the times as JSON.
-
-        Keys:
-            low_update_seconds (number or null): the lower bound of `update_seconds`
-            low_epoch_seconds (number or null): the lower bound of `epoch_seconds`
-            low_total_seconds (number or null): the lower bound of `total_seconds`
-            high_update_seconds (number or null): the upper bound of `update_seconds`
-            high_epoch_seconds (number or null): the upper bound of `epoch_seconds`
-            high_total_seconds (number or null): the upper bound of `total_seconds`
-            parts (list of objects): the predicted seconds of an update, by phase
-            parts.name (text): the phase
-            parts.seconds (number): its seconds
-        """
-        low = {f"low_{name}": value for name, value in dataclasses.asdict(self.low).items()}
-        high = {f"high_{name}": value for name, value in dataclasses.asdict(self.high).items()}
-        return {
-            **dataclasses.asdict(self.predicted),
-            **low,
-            **high,
-            "evaluation_seconds": self.evaluation_seconds,
-            "parts": [{"name": name, "seconds": seconds} for name, seconds in self.parts.items()],
-            "source": self.source,
-            "calibration": self.calibration,
-        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,53 +86,6 @@ class PlannedHost(Usage):
 
     Data loading processes and CUDA's libraries with their loaded kernels are not counted.
     """
-
-
-def planned_time(
-    chosen: Candidate,
-    per_epoch: int | None,
-    total_updates: int,
-    *,
-    effective_batch: int = 1,
-    validation_samples: int | None = None,
-) -> PlannedTime:
-    """Return the time of an update, an epoch of `per_epoch` updates (None: no data), and the whole run.
-
-    A pass over the validation data takes the time of its forward passes. It is not part of an epoch's time; the
-    sessions include it.
-    """
-
-    def duration(update_seconds: float | None) -> Duration:
-        epoch = update_seconds * per_epoch if update_seconds is not None and per_epoch else None
-        return Duration(
-            update_seconds=update_seconds,
-            epoch_seconds=epoch,
-            total_seconds=epoch * (total_updates / per_epoch) if epoch and per_epoch else None,
-        )
-
-    seconds = chosen.time
-    if seconds is None:
-        unknown = duration(None)
-        return PlannedTime(
-            predicted=unknown,
-            low=unknown,
-            high=unknown,
-            parts={},
-            evaluation_seconds=None,
-            source="no rates are known for this device",
-        )
-    evaluation = None
-    if per_epoch is not None:
-        evaluation = seconds.parts.get("forward", 0.0) / effective_batch * (validation_samples or 0)
-    return PlannedTime(
-        predicted=duration(seconds.value),
-        low=duration(seconds.low),
-        high=duration(seconds.high),
-        parts=dict(seconds.parts),
-        evaluation_seconds=evaluation,
-        source=seconds.source,
-        calibration=seconds.calibration,
-    )
 
 
 def planned_disk(chosen: Candidate, target: Target, *, adapters: bool = False, epochs: int = 1) -> PlannedDisk:

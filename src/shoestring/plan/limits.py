@@ -1,5 +1,6 @@
 """A target's limits, a run's needs, and the binding limit."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -7,7 +8,8 @@ from typing import Any, Literal
 from shoestring.hardware.catalog import Target
 from shoestring.plan.candidates import Candidate
 from shoestring.plan.costs import PlannedDisk, PlannedHost
-from shoestring.plan.sessions import shortest_session_seconds
+from shoestring.plan.counts import Counts
+from shoestring.plan.sessions import Work, shortest_session_seconds
 from shoestring.units import bytes_text, seconds_text
 
 
@@ -46,9 +48,9 @@ class Limit:
 
 
 def limits(
-    chosen: Candidate, disk: PlannedDisk, host: PlannedHost, target: Target, evaluation_seconds: float = 0.0
+    chosen: Candidate, disk: PlannedDisk, host: PlannedHost, target: Target, work: Work, counts: Counts
 ) -> list[Limit]:
-    """Return every limit of the target, the device's memory first; each update adds `evaluation_seconds`."""
+    """Return every limit of the target, the device's memory first."""
     platform = target.platform
     bounds = [
         Limit(
@@ -84,16 +86,16 @@ def limits(
         )
     hours = [quota for quota in (platform and platform.session_hours, platform and platform.weekly_gpu_hours) if quota]
     if hours and chosen.time is not None:
-        needs = shortest_session_seconds(chosen.seconds + evaluation_seconds, disk.full_checkpoint_bytes)
+        has = min(hours) * 3600
+        needs = shortest_session_seconds(work, counts.per_epoch or math.inf, has)
         bounds.append(
             Limit(
                 name="session",
                 kind="session",
                 unit="seconds",
                 needs=needs,
-                has=min(hours) * 3600,
-                enough=f"a session of at least {seconds_text(needs)} (one minute to start, one update, saving it, and "
-                "one minute to stop)",
+                has=has,
+                enough=f"a session of at least {seconds_text(needs)} (starting, one update, saving it, stopping)",
             )
         )
     return bounds

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from shoestring import config
+from shoestring.estimate.span import total
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Platform, Target
-from shoestring.plan.sessions import START_SECONDS, STOP_SECONDS
+from shoestring.plan.counts import Counts
+from shoestring.plan.sessions import Work, session_parts
 from shoestring.plan.weight_type import with_weight_type
 from shoestring.recipe.options import LoadedRecipe, with_defaults
 from shoestring.settings import Settings
@@ -37,47 +39,53 @@ class Phase:
 
 
 def phases(
-    loaded: LoadedRecipe,
-    requested: Settings,
-    target: Target,
-    *,
-    samples: int | None,
-    update_seconds: float | None,
-    total_seconds: float | None,
+    loaded: LoadedRecipe, requested: Settings, target: Target, *, counts: Counts, work: Work | None
 ) -> list[Phase]:
-    """Return the phases that make sense: no pilot for a short run; no phases for a recipe that cannot be trained."""
-    if loaded.is_live or samples is None:
+    """Return the phases that make sense: no pilot for a short run; no phases for a recipe that cannot be trained.
+
+    `work` is what the run does, None if its time is unknown.
+    """
+    if loaded.is_live or not counts.per_epoch:
         return []
+    samples = counts.samples["train"]
     planned = []
-    overhead = START_SECONDS + STOP_SECONDS
-    smoke = min(samples, SMOKE_UPDATES * loaded.effective_batch)
+
+    def seconds_of(updates: int, epochs: float) -> float | None:
+        if work is None:
+            return None
+        return total(session_parts(work, updates, epochs).values()).seconds
+
+    total_seconds = seconds_of(counts.total, counts.total / counts.per_epoch)
+    smoke_updates = min(SMOKE_UPDATES, counts.per_epoch)
+    smoke = min(samples, -(-samples * smoke_updates // counts.per_epoch))
     if smoke < samples or loaded.epochs > 1:
         part = {"subset": smoke} if smoke < samples else {}
         planned.append(
             Phase(
                 name="smoke test",
                 command=_command("train", loaded, requested, target, "smoke", {"epochs": 1, **part}),
-                seconds=None
-                if update_seconds is None
-                else overhead + update_seconds * -(-smoke // loaded.effective_batch),
+                seconds=seconds_of(smoke_updates, 1),
                 tells="checks that the data, the model, saving and evaluation work on the target, and measures the "
                 "time of an update",
             )
         )
-    if total_seconds is not None and total_seconds > 2 * PILOT_SECONDS:
+    if work is not None and total_seconds is not None and total_seconds > 2 * PILOT_SECONDS:
         share = PILOT_SECONDS / total_seconds
-        if loaded.max_updates is None or update_seconds is None:
-            pilot = max(loaded.effective_batch, round(samples * share))
-            part, seconds = {"subset": pilot}, total_seconds * pilot / samples
+        if loaded.max_updates is None:
+            pilot = max(smoke, round(samples * share))
+            part = {"subset": pilot}
+            updates = max(1, round(counts.total * pilot / samples))
+            seconds = seconds_of(updates, loaded.epochs)
             schedule = "on a stratified part of the data"
         else:
-            updates = max(1, round(PILOT_SECONDS / update_seconds))
-            part, seconds, schedule = {"max_updates": updates}, update_seconds * updates, "in fewer updates"
+            updates = max(1, round(counts.total * share))
+            part, schedule = {"max_updates": updates}, "in fewer updates"
+            seconds = seconds_of(updates, updates / counts.per_epoch)
         planned.append(
             Phase(
                 name="pilot",
                 command=_command("train", loaded, requested, target, "pilot", part),
-                seconds=overhead + seconds,
+                seconds=seconds,
                 tells=f"checks that the model learns, with the whole schedule {schedule}",
             )
         )
@@ -85,7 +93,7 @@ def phases(
         Phase(
             name="full run",
             command=_command("train", loaded, requested, target, "", {}),
-            seconds=None if total_seconds is None else overhead + total_seconds,
+            seconds=total_seconds,
             tells="runs the whole training; the same command continues the run in the next session",
         )
     )

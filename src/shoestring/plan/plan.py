@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from shoestring import config, display
 from shoestring.estimate.calibration import Calibration
 from shoestring.estimate.memory import Breakdown
+from shoestring.estimate.span import Span, total
 from shoestring.garbage import collection_paused
 from shoestring.hardware.catalog import Target
 from shoestring.hardware.images import ImageAnswer, image_answer
@@ -17,17 +18,21 @@ from shoestring.hardware.probe import platform_here
 from shoestring.packages.requirements import required
 from shoestring.plan.advice import AdviceContext, advice
 from shoestring.plan.candidates import Candidate, Candidates
-from shoestring.plan.costs import PlannedDisk, PlannedHost, PlannedTime, planned_disk, planned_host, planned_time
+from shoestring.plan.costs import PlannedDisk, PlannedHost, planned_disk, planned_host
+from shoestring.plan.counts import Counts
+from shoestring.plan.evaluations import predict_evaluations
 from shoestring.plan.gpus import layouts, search
+from shoestring.plan.job import work_of
 from shoestring.plan.limits import Limit, binding, limits
 from shoestring.plan.memory_format import memory_format_reasons
 from shoestring.plan.phases import Phase, phases, plan_command
 from shoestring.plan.proposals import Proposal, proposals, propose_smaller_files, smallest_change
 from shoestring.plan.reasons import calibration_reason, changes, reasons
-from shoestring.plan.sessions import PlannedSession, PlannedWeek, sessions, weeks
+from shoestring.plan.sessions import PlannedSession, PlannedWeek, Work, added, parts_json, sessions, weeks
+from shoestring.plan.shares import samples_per_gpu
+from shoestring.plan.times import PlannedTime, planned_time
 from shoestring.plan.untraced import hinting_at_training
 from shoestring.plan.weight_type import with_weight_type
-from shoestring.recipe.contract import updates_per_epoch
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.requirements import required_extras
 from shoestring.recipe.whole_batch import require_whole_batch
@@ -62,6 +67,8 @@ class Plan(display.Displayed):
     """The time of training."""
     sessions: tuple[PlannedSession, ...]
     """The sessions of the run; empty if the time is unknown or no session is long enough."""
+    unknown: tuple[str, ...]
+    """What the run does besides, whose duration is not known, and what would make it known."""
     weeks: tuple[PlannedWeek, ...]
     """The weeks of the platform's quota; empty without one."""
     disk: PlannedDisk
@@ -106,6 +113,11 @@ class Plan(display.Displayed):
         return sum(session.hours for session in self.sessions) if self.sessions else None
 
     @property
+    def job(self) -> Mapping[str, Span]:
+        """The duration of all sessions by what takes it, in seconds with ranges; empty if the time is unknown."""
+        return added(*(session.parts for session in self.sessions))
+
+    @property
     def cost_usd(self) -> float | None:
         """The cost of all of the target's GPUs for all sessions; None if the hours or the price are unknown."""
         if self.price is None or self.hours is None:
@@ -120,6 +132,12 @@ class Plan(display.Displayed):
             binding (text): the name of the limit that is exceeded most, or is closest to being exceeded if all hold
             memory (object): the memory of the chosen settings, with the keys of an estimate
             memory.parameters (object): the numbers of the model's parameters
+            job (object): the duration of the whole run, the sum of its sessions
+            job.seconds (number): the predicted seconds; 0 if they are unknown
+            job.low_seconds (number): their lower bound
+            job.high_seconds (number): their upper bound
+            job.parts (list of objects): what takes the time, as in `sessions`
+            job.unknown (list of texts): what the run does besides, whose duration is not known
             cost (object): what the run costs on this target
         """
         return {
@@ -136,7 +154,8 @@ class Plan(display.Displayed):
                 **self.memory.json(),
             },
             "time": self.time.json(),
-            "sessions": [dataclasses.asdict(session) for session in self.sessions],
+            "job": {**total(self.job.values()).json(), "parts": parts_json(self.job), "unknown": list(self.unknown)},
+            "sessions": [session.json() for session in self.sessions],
             "weeks": [dataclasses.asdict(week) for week in self.weeks],
             "disk": self.disk.json(),
             "host": self.host.json(),
@@ -215,22 +234,32 @@ def plan_with(
         facts = tracer.facts
         ranked = search(candidates, requested)
         chosen = ranked[0]
-        per_epoch = updates_per_epoch(facts.samples["train"], loaded.effective_batch) if facts.samples else None
-        total_updates = loaded.total_updates(per_epoch or 1)
+        counts = Counts.from_recipe(loaded, facts.samples)
+        evaluations = predict_evaluations(tracer, loaded, target, chosen, counts)
         time = planned_time(
             chosen,
-            per_epoch,
-            total_updates,
-            effective_batch=loaded.effective_batch,
-            validation_samples=(facts.samples or {}).get("validation"),
+            counts,
+            host_work={
+                name: seconds * samples_per_gpu(loaded.effective_batch, chosen.settings)
+                for name, seconds in tracer.host_work.items()
+            },
+            evaluations=evaluations,
         )
-        adapters = bool(loaded.options.get("lora_r"))
-        epochs = -(-total_updates // per_epoch) if per_epoch else loaded.epochs
-        disk_of = partial(planned_disk, target=target, adapters=adapters, epochs=epochs)
+        disk_of = partial(
+            planned_disk, target=target, adapters=bool(loaded.options.get("lora_r")), epochs=counts.epochs
+        )
         disk, host = disk_of(chosen), planned_host(chosen, target)
-        planned_sessions = _sessions(target, time, disk, per_epoch, total_updates)
-        evaluation_seconds = (time.evaluation_seconds or 0.0) / (per_epoch or 1)
-        bounds = limits(chosen, disk, host, target, evaluation_seconds)
+        work = work_of(
+            time,
+            evaluations,
+            loaded=loaded,
+            target=target,
+            chosen=chosen,
+            disk=disk,
+            opening_seconds=tracer.opening_seconds,
+        )
+        planned_sessions = _sessions(target, work, counts) if chosen.time else None
+        bounds = limits(chosen, disk, host, target, work, counts)
         fits = all(limit.holds for limit in bounds)
         proposed = proposals(candidates, chosen, requested, fits=chosen.fits, facts=facts) if thorough else []
         proposed += propose_smaller_files(chosen, lambda candidate: disk_of(candidate).peak_bytes, disk.limit_bytes)
@@ -242,9 +271,8 @@ def plan_with(
                 loaded,
                 requested,
                 target,
-                samples=(facts.samples or {}).get("train"),
-                update_seconds=time.predicted.update_seconds,
-                total_seconds=time.predicted.total_seconds,
+                counts=counts,
+                work=work if chosen.time else None,
             )
         )
     return Plan(
@@ -257,6 +285,7 @@ def plan_with(
         memory=chosen.memory,
         time=time,
         sessions=tuple(planned_sessions or ()),
+        unknown=work.unknown,
         weeks=tuple(weeks(planned_sessions or (), platform.weekly_gpu_hours if platform else None)),
         disk=disk,
         host=host,
@@ -331,20 +360,16 @@ def _verdict(bounds: Sequence[Limit], proposed: Sequence[Proposal]) -> Verdict:
     return "fits with changes" if all(smallest_change(proposed, limit.kind) for limit in exceeded) else "does not fit"
 
 
-def _sessions(
-    target: Target, time: PlannedTime, disk: PlannedDisk, per_epoch: int | None, total_updates: int
-) -> list[PlannedSession] | None:
-    if per_epoch is None or time.predicted.update_seconds is None:
+def _sessions(target: Target, work: Work, counts: Counts) -> list[PlannedSession] | None:
+    if counts.per_epoch is None:
         return []
     platform = target.platform
     return sessions(
-        total_updates=total_updates,
-        updates_per_epoch=per_epoch,
-        update_seconds=time.predicted.update_seconds,
+        work,
+        total_updates=counts.total,
+        updates_per_epoch=counts.per_epoch,
         session_hours=platform.session_hours if platform else None,
         weekly_hours=platform.weekly_gpu_hours if platform else None,
-        evaluation_seconds=time.evaluation_seconds or 0.0,
-        save_bytes=disk.full_checkpoint_bytes,
     )
 
 

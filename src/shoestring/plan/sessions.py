@@ -1,19 +1,51 @@
-"""The sessions and weeks of a run, computed from its seconds."""
+"""The sessions and weeks of a run, computed from the durations of what it does."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-START_SECONDS = 60.0
-"""An allowance for imports, the plan's check, and loading data and checkpoint, to be replaced by a measurement."""
-STOP_SECONDS = 60.0
-"""An allowance for the last save and stopping: the deadline's margin in a long session (session/deadline.py)."""
-SAVING_SHARE = 0.02
-"""The share of the time that saving takes by default (train/saving.py)."""
-DISK_BYTES_PER_SECOND = 100e6
-"""The assumed rate of writing the last save: slow for a local disk, about right for a network disk."""
+from shoestring.estimate.span import NOTHING, Span, total
+
 _SHORTEST = 1800.0
 """The shortest remainder of a week's quota, in seconds, that is used for a session."""
+
+
+def stop_seconds(limit_seconds: float) -> float:
+    """Return the end of a session that is reserved for exiting: 2% of its limit, at least 3 s and at most a minute.
+
+    A session that its limit ends is shorter by as much; the time is not used. Exiting Python and torch took 1.2 s on a
+    busy machine.
+    """
+    return min(60.0, max(3.0, 0.02 * limit_seconds))
+
+
+Parts = Mapping[str, Span]
+"""Durations by the names of what takes them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """The durations of what a run does, each by its parts."""
+
+    update: Parts
+    """Of an update."""
+    epoch_end: Parts = field(default_factory=dict)
+    """Of what follows an epoch: evaluation, answers to held-out prompts, saving the best weights."""
+    start: Parts = field(default_factory=dict)
+    """Of the start of each session, up to its first update."""
+    first: Parts = field(default_factory=dict)
+    """Of what the first session does in addition, before its first update."""
+    restart: Parts = field(default_factory=dict)
+    """Of what each later session does in addition, before its first update."""
+    stop: Parts = field(default_factory=dict)
+    """Of the end of each session: the last save."""
+    last: Parts = field(default_factory=dict)
+    """Of what the last session does after the last update: the evaluation of the test data."""
+    saving_share: Span = NOTHING
+    """The share of the time of updates in addition to it, in which they wait for checkpoints."""
+    unknown: tuple[str, ...] = ()
+    """What else the run does, whose duration is not known, and what would make it known; full sentences."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,11 +53,30 @@ class PlannedSession:
     """A session of the run."""
 
     hours: float
-    """The duration, with starting, evaluating, saving and stopping."""
+    """The duration, with everything that it does."""
     updates: int
     """The number of updates that the session makes."""
     epochs: float
     """The same in epochs, which need not be a whole number."""
+    parts: Parts = field(default_factory=dict)
+    """The duration by its parts, in seconds with ranges."""
+
+    def json(self) -> dict[str, Any]:
+        """Return the session as JSON.
+
+        Keys:
+            parts (list of objects): what the session does
+            parts.name (text): its name
+            parts.seconds (number): the seconds that it takes
+            parts.low_seconds (number): their lower bound
+            parts.high_seconds (number): their upper bound
+        """
+        return {
+            "hours": self.hours,
+            "updates": self.updates,
+            "epochs": self.epochs,
+            "parts": parts_json(self.parts),
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,51 +91,109 @@ class PlannedWeek:
     """The hours that they take."""
 
 
-def shortest_session_seconds(update_seconds: float, save_bytes: int = 0) -> float:
-    """Return the duration of the shortest useful session: starting, one update, saving it, and stopping."""
-    return START_SECONDS + STOP_SECONDS + update_seconds / (1 - SAVING_SHARE) + save_bytes / DISK_BYTES_PER_SECOND
+def parts_json(parts: Parts) -> list[dict[str, Any]]:
+    """Return durations as JSON, in their order."""
+    return [{"name": name, **span.json()} for name, span in parts.items()]
+
+
+def added(*groups: Parts) -> dict[str, Span]:
+    """Return the sum of durations by their parts."""
+    result: dict[str, Span] = {}
+    for parts in groups:
+        for name, span in parts.items():
+            result[name] = result.get(name, NOTHING) + span
+    return result
+
+
+def times(parts: Parts, count: float) -> dict[str, Span]:
+    """Return the durations of doing it so many times."""
+    return {name: span * count for name, span in parts.items()} if count else {}
+
+
+def shortest_session_seconds(work: Work, updates_per_epoch: float, limit_seconds: float) -> float:
+    """Return the duration of the shortest useful session: starting, one update, saving it, and the time to stop before
+    its limit.
+    """
+    begins = max(_seconds(work.first), _seconds(work.restart))
+    edges = _seconds(work.start) + begins + _seconds(work.stop)
+    return stop_seconds(limit_seconds) + edges + _per_update(work, updates_per_epoch)
+
+
+def session_parts(work: Work, updates: int, epochs: float, *, is_first: bool = True, is_last: bool = True) -> Parts:
+    """Return what a session of so many updates and epochs does."""
+    training = times(work.update, updates)
+    saving = total(training.values()).scaled(work.saving_share)
+    return added(
+        work.start,
+        work.first if is_first else work.restart,
+        training,
+        times(work.epoch_end, epochs),
+        {"saving": saving} if saving.high else {},
+        work.last if is_last else {},
+        work.stop,
+    )
 
 
 def sessions(
+    work: Work,
     *,
     total_updates: int,
     updates_per_epoch: int,
-    update_seconds: float,
     session_hours: float | None,
     weekly_hours: float | None = None,
-    evaluation_seconds: float = 0.0,
-    save_bytes: int = 0,
 ) -> list[PlannedSession] | None:
     """Return the sessions for `total_updates`; None if a session is too short for a single update and its save.
 
-    `session_hours` of None means no limit: one session. Each session starts, trains, evaluates for
-    `evaluation_seconds` after each epoch, and reserves the time for a last save. A session ends at the end of the
-    week's quota; a remainder of the quota that is too short for a useful session is not used.
+    `session_hours` of None means no limit: one session. A session that does not finish the run ends before its limit
+    (`stop_seconds`). A session ends at the end of the week's quota; a remainder of the quota that is too short for a
+    useful session is not used.
     """
-    seconds_per_update = (update_seconds + evaluation_seconds / updates_per_epoch) / (1 - SAVING_SHARE)
-    overhead = START_SECONDS + STOP_SECONDS + save_bytes / DISK_BYTES_PER_SECOND
-
-    def updates_in(seconds: float) -> int:
-        return math.floor((seconds - overhead) / seconds_per_update)
+    per_update = _per_update(work, updates_per_epoch)
+    last_seconds = _seconds(work.last)
 
     limit = math.inf if session_hours is None else session_hours * 3600
     week = math.inf if weekly_hours is None else weekly_hours * 3600
-    if not math.isinf(min(limit, week)) and updates_in(min(limit, week)) < 1:
+    margin = stop_seconds(min(limit, week))
+
+    def overhead(is_first: bool) -> float:
+        return margin + _seconds(added(work.start, work.first if is_first else work.restart, work.stop))
+
+    def updates_in(seconds: float, is_first: bool) -> int:
+        return math.floor((seconds - overhead(is_first)) / per_update) if per_update else total_updates
+
+    if not math.isinf(min(limit, week)) and min(updates_in(min(limit, week), first) for first in (True, False)) < 1:
         return None
-    planned = []
-    remaining_updates, remaining_quota = total_updates, week
-    while remaining_updates > 0:
+    planned: list[PlannedSession] = []
+    remaining_updates, remaining_quota, is_finished = total_updates, week, False
+    while not is_finished:
+        is_first = not planned
         if remaining_quota < min(limit, week, _SHORTEST) or (
-            remaining_quota < limit and updates_in(remaining_quota) < 1
+            remaining_quota < limit and updates_in(remaining_quota, is_first) < 1
         ):
             remaining_quota = week
         available = min(limit, remaining_quota)
-        updates = remaining_updates if math.isinf(available) else min(remaining_updates, updates_in(available))
-        seconds = updates * seconds_per_update + overhead
-        planned.append(PlannedSession(hours=seconds / 3600, updates=updates, epochs=updates / updates_per_epoch))
+        updates = (
+            remaining_updates if math.isinf(available) else min(remaining_updates, updates_in(available, is_first))
+        )
+        needed = overhead(is_first) + updates * per_update + last_seconds
+        # An evaluation of the test data that no session has the time for is not waited for again and again.
+        is_finished = updates == remaining_updates and (needed <= available or not updates)
+        epochs = updates / updates_per_epoch
+        parts = session_parts(work, updates, epochs, is_first=is_first, is_last=is_finished)
+        seconds = _seconds(parts)
+        planned.append(PlannedSession(hours=seconds / 3600, updates=updates, epochs=epochs, parts=parts))
         remaining_updates -= updates
         remaining_quota -= seconds
     return planned
+
+
+def _seconds(parts: Parts) -> float:
+    return total(parts.values()).seconds
+
+
+def _per_update(work: Work, updates_per_epoch: float) -> float:
+    """Return the seconds of an update with its share of what follows an epoch and of saving."""
+    return _seconds(work.update) * (1 + work.saving_share.seconds) + _seconds(work.epoch_end) / updates_per_epoch
 
 
 def weeks(planned: Sequence[PlannedSession], weekly_hours: float | None) -> list[PlannedWeek]:

@@ -85,10 +85,11 @@ class Recipe(Protocol):
       and over all of the update's samples (generating the completions that it then trains on), for planning. An
       iterator that yields after each step the state saved for the next step (a cache of keys and values), or a `Step`
       (`recipe/generation.py`) that also tells how many steps take as long: of equal steps one is enough.
-    - `rewards_seconds()` -> the seconds in which the host computes the rewards of one of an update's samples, measured
-      here, for planning.
+    - `host_work()` -> the seconds of what the host computes for one of an update's samples besides fetching it, by name
+      (`{"rewards": 0.001}`), measured when it is called, for planning.
     - `evaluation_work(model, batch)`: the model's work in an evaluation of a batch, for planning, as an iterator like
       `rollout`; by default the forward pass of `loss`.
+    - `answers_work(model)`: the model's work in `answers`, for planning, as an iterator like `rollout`.
     - `is_pretrained`: whether `model()` begins from pretrained weights; LoRA is only proposed then. By default a plan
       observes whether `model()` calls a function that loads weights: `from_pretrained` or `load_state_dict` of a
       module, `torch.load`, `load_file` or `load_model` of safetensors.

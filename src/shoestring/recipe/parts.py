@@ -49,8 +49,9 @@ class Parts:
     first_batches: Callable[[int], Mapping[float, float]] | None = None
     count_updates: Callable[[int], int] | None = None
     rollout: Callable[[Any, Any], Iterable[Any]] | None = None
-    rewards_seconds: Callable[[], float] | None = None
+    host_work: Callable[[], Mapping[str, float]] | None = None
     evaluation_work: Callable[[nn.Module, Any], Iterable[Any]] | None = None
+    answers_work: Callable[[nn.Module], Iterable[Any]] | None = None
     notes: Callable[[], Iterable[str]] = list
     evaluate: Callable[[nn.Module, Iterator[Any]], Mapping[str, Any]] | None = None
     evaluate_batch: Callable[[nn.Module, Any], Any] | None = None
@@ -101,6 +102,11 @@ class Parts:
     def evaluates_batches(self) -> bool:
         """Whether an evaluation can be divided: into the results of its batches."""
         return self.evaluate_batch is not None and self.combine is not None
+
+    @property
+    def divides_evaluation(self) -> bool:
+        """Whether several GPUs divide the batches of an evaluation: they have results of their own, or the loss."""
+        return not self.measured and (self.evaluates_batches or not self.evaluate)
 
     def evaluate_batches(self, model: nn.Module, batches: Iterable[Any]) -> Mapping[str, Any]:
         """Implement `evaluate` for a recipe that has `evaluate_batch` and `combine` instead."""

@@ -4,6 +4,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable
 
+from shoestring.plan.sessions import stop_seconds
 from shoestring.units import seconds_text
 
 _MAX_DURATIONS = 200  # durations retained for each kind of work; older ones say little about the next
@@ -33,14 +34,13 @@ class Deadline:
     ) -> None:
         """Start the session at the time `started` of `clock`, by default now; reserve `margin_seconds` for exiting.
 
-        The default margin is 2% of the limit, at least 3 s (exiting Python and torch took 1.2 s on a busy machine) and
-        at most 60 s.
+        The default margin is that of plans (`plan.sessions.stop_seconds`).
         """
         self.limit_seconds = limit_seconds
         self._clock = clock
         self._started = clock() if started is None else started
         if margin_seconds is None:
-            margin_seconds = min(60.0, max(3.0, 0.02 * limit_seconds)) if limit_seconds else 0.0
+            margin_seconds = stop_seconds(limit_seconds) if limit_seconds else 0.0
         self._margin = margin_seconds
         self.startup_seconds: float | None = None
         """The time until the first measured work."""

@@ -132,7 +132,7 @@ class _RequestHandler:
                 self._loaded = load(request["reference"], request["options"])
             self._facts = _open(self._loaded)
             gc.freeze()  # modules and the recipe's data stay
-            return {"facts": self._facts.json()}
+            return {"facts": self._facts.json(), "host_work": _measure_host_work(self._loaded)}
         assert self._loaded and self._facts
         loaded = self._loaded.replace(**request["options"]) if request["options"] else self._loaded
         trace = _trace(loaded, self._facts, request, folds=self._folds)
@@ -141,6 +141,16 @@ class _RequestHandler:
             trace = _trace(loaded, self._facts, request, folds=False)
         assert trace
         return {"trace": trace.json()}
+
+
+def _measure_host_work(loaded: LoadedRecipe) -> dict[str, float]:
+    """Return the seconds of the host's work for a sample; nothing if it cannot run here."""
+    if loaded.parts.host_work is None:
+        return {}
+    try:
+        return dict(loaded.parts.host_work())
+    except Exception:  # noqa: BLE001 - a plan does not need it; training reports the error
+        return {}
 
 
 def _open(loaded: LoadedRecipe) -> Facts:
@@ -190,9 +200,7 @@ def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any], *, fo
     capability = tuple(request["capability"]) if request["capability"] else None
     if request["do"] == "trace inference":
         with explain_errors(recorder):
-            storages, events = inference.run(
-                recorder, loaded, settings, work=request["work"], capability=capability
-            )
+            storages, events = inference.run(recorder, loaded, settings, work=request["work"], capability=capability)
         return Trace(
             micro_batch=settings.micro_batch,
             microbatches=1,

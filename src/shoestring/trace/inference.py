@@ -18,7 +18,7 @@ from shoestring.trace.record import Event, Storage
 from shoestring.trace.recorder import Recorder
 
 Steps = Callable[[nn.Module, Any], Iterable[Any]]
-Work = Literal["prediction", "evaluation"]
+Work = Literal["prediction", "evaluation", "answers"]
 
 
 def run(
@@ -29,12 +29,12 @@ def run(
     work: Work,
     capability: tuple[int, int] | None,
 ) -> tuple[tuple[Storage, ...], tuple[Event, ...]]:
-    """Trace predictions for two batches of `settings.micro_batch` samples, or evaluations of them, as forward phases of
-    two updates.
+    """Trace predictions for two batches of `settings.micro_batch` samples, evaluations of them, or answering all
+    held-out prompts twice, as forward phases of two updates.
 
     The steps of a prediction are those of the recipe's `inference` or `rollout`, those of an evaluation of its
-    `evaluation_work`, or else the forward pass of its `loss`. A `capability` of None means a CPU. Raises whatever the
-    recipe's code raises.
+    `evaluation_work`, or else the forward pass of its `loss`; those of answers are of its `answers_work`. A
+    `capability` of None means a CPU. Raises whatever the recipe's code raises.
     """
     attention.CAPABILITY.set(capability)
     assert settings.micro_batch is not None and settings.precision is not None
@@ -42,9 +42,7 @@ def run(
     model = simulated_device.build(lambda: adapt.planned_model(loaded))
     memory_format.apply(model, settings.memory_format)
     batch = recipe.batch(settings.micro_batch)
-    parts = loaded.parts
-    own_steps = parts.evaluation_work if work == "evaluation" else parts.inference or parts.rollout
-    steps = own_steps or _forward(recipe, work)
+    steps = _steps(loaded, work)
     with (
         simulated_device.fake_mode(),
         recorder,
@@ -82,6 +80,16 @@ def run_steps(recorder: Recorder, steps: Steps, model: nn.Module, batch: Any, se
             del step
     for module, mode in training.items():
         module.training = mode
+
+
+def _steps(loaded: LoadedRecipe, work: Work) -> Steps:
+    parts = loaded.parts
+    if work == "answers":
+        assert parts.answers_work
+        answers_work = parts.answers_work
+        return lambda model, _: answers_work(model)
+    own_steps = parts.evaluation_work if work == "evaluation" else parts.inference or parts.rollout
+    return own_steps or _forward(loaded.recipe, work)
 
 
 def _forward(recipe: Any, work: Work) -> Steps:

@@ -6,6 +6,7 @@ import functools
 import json
 import math
 import threading
+import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Literal
@@ -37,6 +38,10 @@ class Tracer:
         self._start: Callable[[], ChildProcess | ChildCopy] = functools.partial(child_process.start, loaded)
         self._child: ChildProcess | ChildCopy | None = None
         self._facts: Facts | None = None
+        self.opening_seconds = 0.0
+        """The seconds in which the child imported torch, read the data and built the model, once `facts` are known."""
+        self.host_work: Mapping[str, float] = {}
+        """The seconds of the host's work for one of an update's samples, by name, once `facts` are known."""
         self._lock = threading.Lock()
         """Held during a request: a thread may still wait for the response to one that nobody needs any more."""
         self._copy: Tracer | None = None
@@ -48,9 +53,12 @@ class Tracer:
     def facts(self) -> Facts:
         """The facts of the recipe. Raises the recipe's own UsageError or DataError, or TraceError."""
         if self._facts is None:
+            start = time.monotonic()
             response = self._request(
                 {"do": "open", "reference": self._loaded.reference, "options": config.as_json(self._loaded.options)}
             )
+            self.opening_seconds = time.monotonic() - start
+            self.host_work = response["host_work"]
             self._facts = Facts.from_json(response["facts"])
         return self._facts
 
@@ -118,9 +126,10 @@ class Tracer:
         return trace
 
     def trace_inference(
-        self, settings: Settings, device: Device, *, work: Literal["prediction", "evaluation"] = "prediction"
+        self, settings: Settings, device: Device, *, work: Literal["prediction", "evaluation", "answers"] = "prediction"
     ) -> Trace:
-        """Trace predictions for two batches, or evaluations of them, as forward phases of two updates.
+        """Trace predictions for two batches, evaluations of them, or answering all held-out prompts twice, as forward
+        phases of two updates.
 
         `settings` must set the microbatch and the precision. Raises TraceError as `trace` does.
         """

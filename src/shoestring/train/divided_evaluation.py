@@ -18,18 +18,12 @@ from shoestring.engine.precision import MixedPrecision
 from shoestring.engine.update import loss_sum_and_weight, mean_of_sums
 from shoestring.recipe.losses import EVALUATION_HINT, loss_without_stage
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.recipe.parts import Parts
 from shoestring.session.polling import poll_deadline
 from shoestring.session.stop import Stop
 from shoestring.settings import Settings
 from shoestring.techniques.memory_format import reshaping_views
 from shoestring.train.batch_results import on_host
 from shoestring.train.evaluation import as_json, seed_batches, seed_combination
-
-
-def is_divisible(parts: Parts) -> bool:
-    """Return whether the batches of an evaluation have results of their own: `evaluate_batch`, or the loss."""
-    return not parts.measured and (parts.evaluates_batches or not parts.evaluate)
 
 
 def evaluate_divided(

@@ -29,7 +29,7 @@ from shoestring.errors import CheckpointError
 from shoestring.recipe.losses import clip_norm, loss_at
 from shoestring.techniques.fallbacks import Phase
 from shoestring.train import oom
-from shoestring.train.divided_evaluation import evaluate_divided, is_divisible
+from shoestring.train.divided_evaluation import evaluate_divided
 from shoestring.train.evaluation import as_json, best_entry, evaluate, patience_exhausted, split_evidence
 from shoestring.train.held_out_answers import answer_held_out_prompts
 from shoestring.train.illustrations import describe_examples
@@ -304,7 +304,7 @@ def _evaluate(session: TrainingSession, name: str) -> dict[str, Any]:
     """Return the metrics on a part of the data, with their evidence."""
     state, request = session.state, session.request
     ranks, sharded = request.ranks, state.fully_sharded
-    is_divided = ranks.size > 1 and session.updates and not sharded and is_divisible(request.recipe.parts)
+    is_divided = ranks.size > 1 and session.updates and not sharded and request.recipe.parts.divides_evaluation
     evaluate_part = partial(
         partial(evaluate_divided, ranks) if is_divided else partial(evaluate, seeds_batches=request.shards.count > 1),
         request.recipe,

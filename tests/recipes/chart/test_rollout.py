@@ -67,9 +67,7 @@ def count_steps(steps: Iterable[Step]) -> list[tuple[int, int, float]]:
 
 @torch.no_grad()
 @pytest.mark.usefixtures("without_sampling")
-@pytest.mark.parametrize(
-    ("completion_len", "times"), [(1, [2]), (2, [2, 2]), (3, [2, 4, 0]), (6, [2, 10, 0])], ids=str
-)
+@pytest.mark.parametrize(("completion_len", "times"), [(1, [2]), (2, [2, 2]), (3, [2, 4, 0]), (6, [2, 10, 0])], ids=str)
 def test_steps_stand_for_all_tokens_of_all_groups(policy: Policy, completion_len: int, times: list[float]) -> None:
     batch = Chart(Options(**{**TINY, "completion_len": completion_len})).batch(4)
     steps = count_steps(simulate_generation(policy, batch, prompts=1, groups=2))
@@ -117,7 +115,7 @@ def test_trace_has_the_cache_of_all_completions(trace: Trace) -> None:
             peak = max(peak, live)
             assert phase in ("generation", "forward")
     assert live == 0
-    # The cache has room for all 200 tokens. While the prompts' keys and values are copied, those of a layer exist twice.
+    # It has room for all 200 tokens. While the keys and values of the prompts are copied, those of a layer exist twice.
     final, prompt = 4 * 240 * KEY_VALUE_BYTES, 40 * KEY_VALUE_BYTES
     assert final <= peak <= final + prompt
 

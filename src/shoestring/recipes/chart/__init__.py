@@ -106,6 +106,15 @@ class Chart:
 
         return simulate_generation(model, batch, prompts=len(batch.tokens), groups=1)
 
+    def host_work(self) -> dict[str, float]:
+        """Return the seconds of encoding a completion's prompt and of its rewards, as measured now; after `data`."""
+        from shoestring.recipes.chart import host_work, training
+
+        assert self._whole
+        return host_work.measure(
+            self._whole, training.conversation, self._processor(), self.rewards(), self.options.completion_len
+        )
+
     def optimizer(self, model: nn.Module) -> Optimizer:
         import torch
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 from transformers import DynamicCache
 
 from shoestring.recipe.generation import Step
@@ -28,7 +27,8 @@ def simulate_generation(policy: Policy, batch: Batch, *, prompts: int, groups: i
     with torch.autocast(device.type, enabled=False):
         scores = policy.scores(unique, slice(0, prompt), cache)[:, -1][rows]
         # Most prompts of a batch have other lengths than its longest, so there is a mask.
-        decoder = Decoder(policy.adapted.get_base_model(), cache, rows, batch.mask.bool()[:, None, None], completion_length)
+        mask = batch.mask.bool()[:, None, None]
+        decoder = Decoder(policy.adapted.get_base_model(), cache, rows, mask, completion_length)
         sample_tokens(scores)
     yield Step(decoder.cache, groups)
     # The last token is generated, but it is never an input of the model.

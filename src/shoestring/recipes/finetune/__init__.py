@@ -274,6 +274,21 @@ class Finetune(EvaluatesBatches):
             pad=interface.padding,
         )
 
+    def answers_work(self, model: nn.Module) -> Iterator[Any]:
+        """Yield the steps of `answers`, with answers of the greatest length."""
+        from shoestring.recipes.finetune.answering import simulate_answers
+        from shoestring.recipes.finetune.prediction import ANSWERED_AT_ONCE
+
+        renderer, options = self._renderer(), self.options
+        longest = self._interface_of_model().longest_prompt(options.answer_limit, at_most=options.seq_len)
+        lengths = [len(question.tokens(renderer)) for question in self._questions()]
+        return simulate_answers(
+            model,
+            [length for length in lengths if longest is None or length <= longest],
+            max_tokens=options.answer_limit,
+            size=ANSWERED_AT_ONCE,
+        )
+
     def _questions(self) -> Any:
         from shoestring.recipes.finetune.prediction import held_out_questions, read_prompts
 

@@ -31,7 +31,7 @@ def generate(
         raise ValueError("a prompt has no tokens")
     if not prompts:
         return []
-    base = _base(model)
+    base = base_model(model)
     device = base.get_input_embeddings().weight.device
     length = max(map(len, prompts))
     tokens = torch.tensor([[pad] * (length - len(prompt)) + list(prompt) for prompt in prompts], device=device)
@@ -65,7 +65,7 @@ def stream(
     """
     if not prompt:
         raise ValueError("the prompt has no tokens")
-    base = _base(model)
+    base = base_model(model)
     device = base.get_input_embeddings().weight.device
     # The logits of a whole prompt may be larger than the model.
     only_last = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(base.forward).parameters else {}
@@ -88,7 +88,7 @@ def stream(
     yield decode(generated)[len(text) :]
 
 
-def _base(model: nn.Module) -> Any:
+def base_model(model: nn.Module) -> Any:
     """Return the model of transformers, into whose layers peft has put the adapters."""
     wrapped: Any = model
     return wrapped.get_base_model() if hasattr(model, "get_base_model") else wrapped

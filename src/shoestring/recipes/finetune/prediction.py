@@ -26,6 +26,8 @@ from shoestring.recipes.finetune.questions import FORMS, Question, Renderer, par
 from shoestring.recipes.finetune.rows import Row
 from shoestring.techniques.loss import IGNORED
 
+ANSWERED_AT_ONCE = 8
+"""Held-out prompts that are answered at the same time."""
 HELD_OUT = 8
 """The rows of the validation data that are answered before training and after each epoch."""
 
@@ -148,7 +150,7 @@ def answer_questions(
     max_tokens: int,
     pad: int,
     longest: int | None = None,
-    size: int = 8,
+    size: int = ANSWERED_AT_ONCE,
 ) -> Iterator[dict[str, Any]]:
     """Yield a row with `prompt`, `answer`, `reference` and `stopped` for each question, `size` of them at a time.
 

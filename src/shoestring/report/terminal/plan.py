@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shoestring.estimate.memory import MemoryPart
+from shoestring.estimate.span import total
 from shoestring.plan.plan import Plan
 from shoestring.plan.proposals import Proposal
 from shoestring.plan.shares import gpus_of, samples_per_shard, shards_per_gpu
@@ -19,6 +20,8 @@ from shoestring.units import bytes_text, count_text, plural, seconds_text
 
 _SUMMARY_PARTS = 5
 """Parts of the memory that the summary names; the smaller ones are added up."""
+_LEAST_SHARE = 0.01
+"""The share of the whole run from which on a part of it is shown."""
 _SUMMARY_NOTES = 4
 """Notes that the summary shows, of each as much as fits on a line, and as many changes."""
 
@@ -47,6 +50,7 @@ def screen(plan: Plan) -> RenderableType:
     for name, lines in (
         ("to make it fit", plan.changes),
         ("reasons", plan.reasons),
+        ("not included", plan.unknown),
         ("notes", plan.facts.notes),
         ("advice", plan.advice),
         ("alternatives", tuple(alternative_text(other, plan.settings) for other in plan.alternatives)),
@@ -73,6 +77,8 @@ def _rows(plan: Plan, parts: Sequence[MemoryPart]) -> Table:
     if plan.time.source.startswith("kernels measured"):
         rates = plan.time.source.partition("; range:")[0]
         rows.add_row("", Text(f"from {message_text(rates)}; no update was compared with them"))
+    if plan.job:
+        rows.add_row("whole run", _job_text(plan))
     rows.add_row("sessions", _sessions_text(plan))
     rows.add_row("disk", _disk_text(plan))
     if plan.image and plan.image.lacks:
@@ -167,8 +173,8 @@ def _time_text(plan: Plan) -> str:
         return f"{text} (between {seconds_text(low.update_seconds)} and {seconds_text(high.update_seconds)})"
     assert low.total_seconds is not None and high.total_seconds is not None
     return (
-        f"{text} · {seconds_text(predicted.epoch_seconds)} per epoch · {seconds_text(predicted.total_seconds)} total "
-        f"(between {seconds_text(low.total_seconds)} and {seconds_text(high.total_seconds)})"
+        f"{text} · {seconds_text(predicted.epoch_seconds)} per epoch · {seconds_text(predicted.total_seconds)} for all "
+        f"updates (between {seconds_text(low.total_seconds)} and {seconds_text(high.total_seconds)})"
     )
 
 
@@ -180,8 +186,18 @@ def _sessions_text(plan: Plan) -> str:
     weeks = ""
     if len(plan.weeks) > 1 and platform:
         weeks = f", over {len(plan.weeks)} weeks with a quota of {platform.weekly_gpu_hours:g} h each"
-    overhead = "starting, evaluating and stopping" if plan.time.evaluation_seconds else "starting and stopping"
-    return f"{len(plan.sessions)}{limit}{weeks}; {seconds_text(plan.hours * 3600)} including {overhead}"
+    return f"{len(plan.sessions)}{limit}{weeks}"
+
+
+def _job_text(plan: Plan) -> str:
+    """Return the duration of the whole run with its range, and what takes it, the longest first."""
+    job = total(plan.job.values())
+    parts = sorted(plan.job.items(), key=lambda part: -part[1].seconds)
+    largest = [
+        f"{name} {seconds_text(span.seconds)}" for name, span in parts if span.seconds >= _LEAST_SHARE * job.seconds
+    ]
+    text = f"{seconds_text(job.seconds)} (between {seconds_text(job.low)} and {seconds_text(job.high)})"
+    return f"{text}: {' · '.join(largest)}"
 
 
 def _disk_text(plan: Plan) -> str:
