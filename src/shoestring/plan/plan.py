@@ -265,7 +265,7 @@ def plan_with(
         proposed += propose_smaller_files(chosen, lambda candidate: disk_of(candidate).peak_bytes, disk.limit_bytes)
     platform = target.platform
     phases_to_run: tuple[Phase, ...] = ()
-    if thorough and fits and not loaded.parts.has_placeholder_data:
+    if thorough and fits and not loaded.has_placeholder_data:
         phases_to_run = tuple(
             phases(
                 loaded,

@@ -52,6 +52,13 @@ class Recipe(Protocol):
       share a microbatch. The samples of an update do not change.
     - `capacity`: the length of a sample of `batch(size)`. With it and `length`, a plan counts the padding of this data
       rather than samples of the largest length.
+    - `length_option`: the name of the option that is the `capacity`. A plan then traces a shorter batch as well, to
+      know the time of shorter samples; by default their time is in proportion to their length.
+    - `length_unit`: what lengths count, by default "tokens". `length_source()` -> a text that identifies what else the
+      lengths depend on, such as the tokenizer: with another one they differ.
+    - For plans of data that are not here (the option `rows`): `row`, what a row of the data is ("a judgment"), by
+      default a sample; `samples_per_row`, how many samples a row has, by default 1; `part_shares`, the share of the
+      rows in each part, by default all in `train`.
     - `packed_batch(size)` -> like `batch`, the largest batch of `size` rows into which samples of in total at most
       `capacity` are packed (`packing=yes`). `collate` then gets lists of samples, one for each row.
     - `label(dataset, index)` -> the label of a sample; a subset of the training data preserves the labels' shares.

@@ -13,10 +13,11 @@ from typing import Annotated, Any, Literal
 from shoestring import config
 from shoestring.errors import UsageError
 from shoestring.failures import recipe_errors
-from shoestring.recipe.contract import datasets, updates_per_epoch
+from shoestring.recipe.absent_data import AbsentData, Lengths, samples_of
+from shoestring.recipe.contract import datasets, require_real_data, updates_per_epoch
 from shoestring.recipe.parts import Parts
 from shoestring.recipe.source import RecipeSource
-from shoestring.recipe.subset import Subset, choose_subset
+from shoestring.recipe.subset import Subset, choose_subset, require_subset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +177,58 @@ class LoadedRecipe:
         names = _adaptation_fields(self)
         return Adaptation(**{name: self.options[name] for name in names if name in self.options})
 
+    @property
+    def absent_data(self) -> AbsentData | None:
+        """The options that stand for data which are not here; None for a run, and for a plan of its own data."""
+        own = own_fields(self)
+        values = {name: self.options.get(name) for name in config.fields(AbsentData) if name not in own}
+        return AbsentData(**values) if any(value is not None for value in values.values()) else None
+
+    @property
+    def has_placeholder_data(self) -> bool:
+        """Whether there is nothing to train on: the samples have sizes, but no content."""
+        return self.parts.has_placeholder_data or self.absent_data is not None
+
+    def require_real_data(self) -> None:
+        """Raise UsageError if the recipe cannot be trained: without data, or with options that stand for them."""
+        if self.absent_data is not None:
+            names = ", ".join(name for name, value in vars(self.absent_data).items() if value is not None)
+            raise UsageError(
+                f"{self.name} has nothing to train on: {names} stand in plans for data that are not here",
+                hint=f"leave out {names}; the recipe then trains on its data",
+            )
+        require_real_data(self.recipe)
+
+    @cached_property
+    def lengths(self) -> Lengths | None:
+        """The lengths of data that are not here; None if no file has them.
+
+        Raises UsageError if the file cannot be read, or has lengths in another unit than the recipe's.
+        """
+        absent = self.absent_data
+        if absent is None or absent.lengths is None:
+            return None
+        lengths, unit = Lengths.read(absent.lengths), self.parts.length_unit
+        if lengths.unit != unit:
+            raise UsageError(
+                f"lengths={absent.lengths}: has lengths in {lengths.unit}, but those of {self.name} are in {unit}",
+                hint=f"write it with this recipe: shoestring check {self.name} --set data=PATH --lengths FILE",
+            )
+        return lengths
+
+    def absent_samples(self) -> dict[str, int]:
+        """Return the number of samples in each part of data that are not here, with those of a `subset`.
+
+        Raises UsageError as `lengths` does, and for a subset of more samples than there are.
+        """
+        assert self.absent_data
+        parts = self.parts
+        samples = samples_of(
+            self.absent_data, self.lengths, shares=parts.part_shares, samples_per_row=parts.samples_per_row
+        )
+        subset = None if "subset" in own_fields(self) else self.options["subset"]
+        return samples if subset is None else {**samples, "train": require_subset(samples["train"], subset)}
+
     def data(self) -> dict[str, Any]:
         """Return what `datasets` returns, with the training data reduced to the `subset` option."""
         parts = datasets(self.recipe)
@@ -207,9 +260,12 @@ class LoadedRecipe:
 
 
 def option_fields(loaded: LoadedRecipe) -> dict[str, config.Field]:
-    """Return the recipe's options: its own, then those of `Common` and `Adaptation` that it does not replace."""
+    """Return the recipe's options: its own, then those of `Common`, `AbsentData` and `Adaptation` that it does not
+    replace."""
     own = own_fields(loaded)
-    common = {name: field for name, field in config.fields(Common).items() if name not in own}
+    common = {
+        name: field for owner in (Common, AbsentData) for name, field in config.fields(owner).items() if name not in own
+    }
     return {**own, **common, **_adaptation_fields(loaded)}
 
 
@@ -238,13 +294,15 @@ def with_defaults(
 
 def _with_defaults(recipe: object, name: str, source: RecipeSource | None, is_live: bool) -> LoadedRecipe:
     loaded = LoadedRecipe(name=name, is_live=is_live, source=source, recipe=recipe, options={})
-    own, adaptation_fields = own_fields(loaded), _adaptation_fields(loaded)
+    own, adaptation_fields, absent_fields = own_fields(loaded), _adaptation_fields(loaded), config.fields(AbsentData)
 
     def default(field: config.Field) -> Any:
         options = getattr(recipe, "options", recipe)
         if field.name in own:
             return getattr(options, field.name)
         # A plain recipe's attribute `weights` is not the option of that name.
+        if field.name in absent_fields:
+            return None
         if field.name in adaptation_fields:
             return loaded.parts.adaptation_defaults.get(field.name, field.default)
         owners = (options, recipe)
@@ -261,12 +319,24 @@ def _is_option(recipe: object, name: str) -> bool:
 def size_defaults(loaded: LoadedRecipe, values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the defaults of a run that has only a `size`: the entry of it in the recipe's `options.by_size`.
 
-    They belong to the recipe's own data and to one length of a run: there are none if `values` have another.
+    They belong to the recipe's own data and to one length of a run: there are none if `values` have others.
     """
-    if values.keys() & {"data", "epochs", "max_updates", "subset"}:
+    if values.keys() & {"data", "epochs", "max_updates", "subset", "rows", "lengths"}:
         return {}
     by_size: Mapping[object, Mapping[str, Any]] = getattr(getattr(loaded.recipe, "options", None), "by_size", {})
     return by_size.get(values.get("size"), {})
+
+
+def _absent_problems(values: Mapping[str, Any], own: Mapping[str, config.Field]) -> list[str]:
+    """Return the problems of the options of `AbsentData` that the recipe does not have itself."""
+    absent = {name: values.get(name) for name in config.fields(AbsentData) if name not in own}
+    names = [name for name, value in absent.items() if value is not None]
+    problems = config.too_small({"rows": None, "row_tokens": None} | absent, {"rows": 2, "row_tokens": 1})
+    if names and values.get("data") is not None:
+        problems.append(f"{' and '.join(names)}: for data that are not here, but data={values['data']} is set as well")
+    if {"row_tokens", "lengths"} <= set(names):
+        problems.append("row_tokens and lengths are both the lengths of samples: set one of them")
+    return problems
 
 
 def _replace_options(loaded: LoadedRecipe, values: dict[str, Any]) -> LoadedRecipe:
@@ -276,6 +346,7 @@ def _replace_options(loaded: LoadedRecipe, values: dict[str, Any]) -> LoadedReci
         problems += config.too_small(values, {"max_updates": 1})
     if "ema" not in own and values["ema"] is not None and not 0 < values["ema"] < 1:
         problems.append(f"ema={values['ema']}: must be more than 0 and less than 1, such as 0.999")
+    problems += _absent_problems(values, own)
     if values["effective_batch"] > _MOST_SAMPLES:
         problems.append(f"effective_batch={values['effective_batch']}: must be at most {_MOST_SAMPLES}")
     if problems:
@@ -287,7 +358,7 @@ def _replace_options(loaded: LoadedRecipe, values: dict[str, Any]) -> LoadedReci
         names = set(values) - set(own)
     else:
         recipe, names = copy.copy(loaded.recipe), set(values)
-    for name in names - set(_adaptation_fields(loaded)):
+    for name in names - set(_adaptation_fields(loaded)) - set(config.fields(AbsentData)):
         if _is_option(recipe, name):
             # The recipe's methods may read the option: a schedule may read the epochs.
             setattr(recipe, name, values[name])

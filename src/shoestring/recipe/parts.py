@@ -35,6 +35,12 @@ class Parts:
     evaluation_collate: Callable[[Any], Any] | None = None
     length: Callable[[Any, int], float] | None = None
     capacity: float | None = None
+    length_option: str | None = None
+    length_unit: str = "tokens"
+    length_source: Callable[[], str] | None = None
+    row: str = "a sample"
+    samples_per_row: float = 1.0
+    part_shares: Mapping[str, float] = field(default_factory=lambda: {"train": 1.0})
     packed_batch: Callable[[int], Any] | None = None
     label: Callable[[Any, int], Any] | None = None
     optimizer: Callable[[nn.Module], Any] | None = None

@@ -16,12 +16,7 @@ def choose_subset(samples: int, size: float, *, seed: int, label: Callable[[int]
 
     Raises UsageError if the subset is empty or larger than `samples`.
     """
-    count = subset_count(samples, size)
-    if not 0 < count <= samples or (size > 1 and count != size):
-        raise UsageError(
-            f"subset={size:g} of {samples} samples is not possible",
-            hint="use a share of more than 0 and at most 1, or a whole number of at most all samples",
-        )
+    count = require_subset(samples, size)
     import numpy as np
 
     # The stream of RandomState never changes; that of newer generators may change between versions of NumPy.
@@ -32,6 +27,18 @@ def choose_subset(samples: int, size: float, *, seed: int, label: Callable[[int]
     # Each label's samples have equally spaced positions between 0 and 1; the subset has the lowest positions.
     position = {index: (rank + 0.5) / len(members) for members in groups.values() for rank, index in enumerate(members)}
     return sorted(sorted(order, key=position.__getitem__)[:count])
+
+
+def require_subset(samples: int, size: float) -> int:
+    """Return the number of samples in a subset. Raises UsageError if it is empty or larger than `samples`."""
+    count = subset_count(samples, size)
+    if not 0 < count <= samples or (size > 1 and count != size):
+        raise UsageError(
+            f"subset={size:.12g} of {samples} samples is not possible",
+            hint="use a share of more than 0 and at most 1, or a whole number of at most all samples; "
+            "rows=N plans N rows of data that are not here",
+        )
+    return count
 
 
 def subset_count(samples: int, size: float) -> int:

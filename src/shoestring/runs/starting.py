@@ -11,7 +11,6 @@ from shoestring.errors import RunError, TraceError, UsageError
 from shoestring.hardware.catalog import Target
 from shoestring.plan.plan import Plan, make_plan
 from shoestring.plan.weight_type import with_weight_type
-from shoestring.recipe.contract import require_real_data
 from shoestring.recipe.finding import choose
 from shoestring.recipe.near_misses import find_near_misses
 from shoestring.recipe.options import LoadedRecipe
@@ -73,7 +72,7 @@ def _start_run(
     else:
         loaded, settings = choose(recipe, values)
     loaded = with_weight_type(loaded, target, settings)
-    require_real_data(loaded.recipe)
+    loaded.require_real_data()
     require_trainable(settings, loaded.adaptation)
     require_whole_batch(loaded, settings)
     if not loaded.reference and settings.gpus is None:  # other processes could not load the recipe

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +17,7 @@ from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
 from shoestring.techniques import adapt, checkpointing, kernels, nested, norms
 from shoestring.trace import simulated_device
+from shoestring.trace.absent_data import absent_data_notes
 from shoestring.trace.pretrained import observe_loading
 from shoestring.trace.record import Facts
 
@@ -24,12 +25,14 @@ from shoestring.trace.record import Facts
 def read(loaded: LoadedRecipe) -> Facts:
     """Return the facts of the recipe with its options. Raises whatever the recipe's code raises."""
     recipe, samples, lengths = loaded.recipe, None, list[float]()
-    if loaded.parts.data is not None:
+    if loaded.absent_data:
+        samples, lengths = loaded.absent_samples(), _absent_lengths(loaded)
+    elif loaded.parts.data is not None:
         data = loaded.data()
         samples = {name: len(dataset) for name, dataset in data.items()}
         lengths = _lengths(recipe, data["train"])
-        if data.keys() - {"train"} and not (loaded.parts.evaluate or loaded.parts.measured):
-            loss_without_stage(recipe, "an evaluation", EVALUATION_HINT)
+    if samples and samples.keys() - {"train"} and not (loaded.parts.evaluate or loaded.parts.measured):
+        loss_without_stage(recipe, "an evaluation", EVALUATION_HINT)
     model, is_pretrained = _build(loaded)
     # Unless torch's compiler can be left out, creating an optimizer imports it, as in training.
     torch.optim.AdamW([torch.zeros(1)])
@@ -58,8 +61,24 @@ def read(loaded: LoadedRecipe) -> Facts:
         export_bytes=_export_bytes(loaded, model),
         sample_lengths=tuple(lengths) if loaded.parts.capacity is not None else (),
         # Notes describe the data, so a recipe with data may have none before its data is loaded.
-        notes=(*(loaded.parts.notes() if samples or loaded.parts.data is None else ()), *adapt.notes(model, loaded)),
+        notes=(*_notes(loaded, samples), *adapt.notes(model, loaded)),
     )
+
+
+def _absent_lengths(loaded: LoadedRecipe) -> list[float]:
+    """Return the lengths of data that are not here; none if they are not known."""
+    assert loaded.absent_data
+    if loaded.lengths:
+        return list(loaded.lengths.quantiles())
+    length = loaded.absent_data.row_tokens
+    return [] if length is None else [float(length)]
+
+
+def _notes(loaded: LoadedRecipe, samples: Mapping[str, int] | None) -> Iterator[str]:
+    if loaded.absent_data and samples:
+        yield from absent_data_notes(loaded, samples)
+    elif samples or loaded.parts.data is None:
+        yield from loaded.parts.notes()
 
 
 def _build(loaded: LoadedRecipe) -> tuple[nn.Module, bool]:

@@ -8,13 +8,14 @@ Needs `pip install -e '.[chart]'`.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoestring.packages.requirements import require
 from shoestring.recipes.chart.options import IMAGE_TOKENS, Options
+from shoestring.recipes.chart.shares import PART_SHARES
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -35,6 +36,9 @@ class Chart:
 
     TRL's GRPO trainer trains them, with the engine's deadline, checkpoints and record (`trainer`).
     """
+
+    row = "a question about a chart"
+    part_shares: Mapping[str, float] = PART_SHARES
 
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
@@ -107,12 +111,12 @@ class Chart:
         return simulate_generation(model, batch, prompts=len(batch.tokens), groups=1)
 
     def host_work(self) -> dict[str, float]:
-        """Return the seconds of encoding a completion's prompt and of its rewards, as measured now; after `data`."""
+        """Return the seconds of encoding a completion's prompt and of its rewards, as measured now."""
         from shoestring.recipes.chart import host_work, training
 
-        assert self._whole
+        charts = self._whole or self._read_parts()["train"]
         return host_work.measure(
-            self._whole, training.conversation, self._processor(), self.rewards(), self.options.completion_len
+            charts, training.conversation, self._processor(charts), self.rewards(), self.options.completion_len
         )
 
     def optimizer(self, model: nn.Module) -> Optimizer:

@@ -18,6 +18,7 @@ from shoestring.recipes.chart.folders import chartqa_files, find_json_file, read
 from shoestring.recipes.chart.presentation import Presentation
 from shoestring.recipes.chart.rows import ANNOTATIONS, Chart, ImageSource, SyntheticImage
 from shoestring.recipes.chart.saved_datasets import dataset_files, parquet_files
+from shoestring.recipes.chart.shares import TEST, VALIDATION
 from shoestring.recipes.chart.synthetic import make_chart
 from shoestring.recipes.chart.tables import SUFFIXES, read_table_rows
 from shoestring.recipes.rows import BadRows, OnBadRows
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 SYNTHETIC_NUMBERS = {"train": range(512), "validation": range(512, 544), "test": range(544, 576)}
 """Numbers of the synthetic charts by part of the data."""
-VALIDATION, TEST = 0.1, 0.1
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from shoestring.errors import UsageError
 from shoestring.packages.requirements import require
 from shoestring.recipe import evidence
 from shoestring.recipe.evaluating import EvaluatesBatches
+from shoestring.recipes.cloud.layout import SHARES
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -98,6 +99,8 @@ class Cloud(EvaluatesBatches):
     """Removal of clouds from 13 optical bands with the help of 2 radar bands."""
 
     best = ("psnr", "max")
+    row = "a patch"
+    part_shares: Mapping[str, float] = SHARES
 
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()

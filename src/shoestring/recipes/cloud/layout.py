@@ -28,6 +28,16 @@ VALIDATION = {
 }
 """The official validation scenes, from the same loader."""
 
+_SCENES = 169
+"""The scenes of the data set (Ebel et al., 2021)."""
+_HELD_OUT = sum(map(len, TEST.values())), sum(map(len, VALIDATION.values()))
+SHARES = {
+    "train": 1 - sum(_HELD_OUT) / _SCENES,
+    "validation": _HELD_OUT[1] / _SCENES,
+    "test": _HELD_OUT[0] / _SCENES,
+}
+"""The share of the scenes in each official part, for plans of data that are not here."""
+
 KINDS = ("s1", "s2", "s2_cloudy")
 _FOLDER = re.compile(r"(s1|s2|s2_cloudy)_\d+", re.ASCII)
 

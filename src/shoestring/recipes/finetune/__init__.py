@@ -41,8 +41,9 @@ class Finetune(EvaluatesBatches):
 
     adaptation_defaults: Mapping[str, Any] = {"lora_r": 16, "lora_targets": "linear", "weights": "auto"}
     prediction_options = ("answer_tokens",)
-    data_hint = "leave out rows and row_tokens, which are for plans, and give data: --set data=chats.jsonl"
     keeps_stored_type = True
+    length_option = "seq_len"
+    row = "a conversation"
     clip_norm = 1.0
 
     def __init__(self, options: Options | None = None) -> None:
@@ -56,12 +57,16 @@ class Finetune(EvaluatesBatches):
         return self.options.model is not None
 
     @property
-    def has_placeholder_data(self) -> bool:
-        return self.options.rows is not None or self.options.row_tokens is not None
-
-    @property
     def capacity(self) -> float:
         return self.options.seq_len
+
+    def length_source(self) -> str:
+        """Return the name of the model, whose tokenizer and template decide the lengths."""
+        return f"the tokenizer of {self.options.model or 'the tiny model'}"
+
+    @property
+    def part_shares(self) -> dict[str, float]:
+        return {"train": 1 - self.options.validation, "validation": self.options.validation}
 
     @property
     def _is_dpo(self) -> bool:

@@ -1,4 +1,4 @@
-"""The samples of a run: rows that are read, rendered and inspected, or placeholders of a given length for plans."""
+"""The samples of a run: rows that are read, rendered and inspected."""
 
 from __future__ import annotations
 
@@ -6,19 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy
-
 from shoestring.recipes.finetune import synthetic
 from shoestring.recipes.finetune.data import read_parts
 from shoestring.recipes.finetune.inspection import Inspection, inspect, require_learnable
 from shoestring.recipes.finetune.options import Options
 from shoestring.recipes.finetune.rendering import Renderer
-from shoestring.recipes.finetune.rows import Row, RowParts, Text
-from shoestring.recipes.finetune.samples import PairSample, Sample, Samples
+from shoestring.recipes.finetune.rows import Row, RowParts
+from shoestring.recipes.finetune.samples import Samples
 from shoestring.units import plural
-
-_ROWS, _ROW_TOKENS = 10_000, 600
-"""Of a plan that sets only the other one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +37,6 @@ def load_data(options: Options, renderer: Callable[[], Renderer]) -> Data:
 
     Raises DataError for unusable rows. Whether the model would learn to stop is a result, `inspection`.
     """
-    if options.rows is not None or options.row_tokens is not None:
-        return _placeholders(options)
     parts = _rows(options)
     built = renderer()
     train, validation = (_render(built, rows, options.method) for rows in (parts.train, parts.validation))
@@ -84,18 +77,3 @@ def _chat_notes(renderer: Renderer, rows: Sequence[Row]) -> Iterator[str]:
 def _learnable(samples: Sequence[Any], rows: Sequence[Row]) -> Samples:
     indices = [index for index, sample in enumerate(samples) if sample.is_learnable]
     return Samples([samples[index] for index in indices], [rows[index] for index in indices])
-
-
-def _placeholders(options: Options) -> Data:
-    """Return samples of equal length for a plan; their tokens have no meaning."""
-    count, length = options.rows or _ROWS, min(options.row_tokens or _ROW_TOKENS, options.seq_len)
-    loss_mask = numpy.ones(length, dtype=bool)
-    loss_mask[0] = False
-    sample = Sample(tokens=numpy.zeros(length, dtype=numpy.int32), loss_mask=loss_mask, full_length=length)
-    row = Text(place="rows and row_tokens", text="")
-    pair = PairSample(chosen=sample, rejected=sample)
-    chosen: Any = pair if options.method == "dpo" else sample
-    held_out = max(1, round(count * options.validation)) if options.validation else 0
-    parts = [Samples([chosen] * size, [row] * size) for size in (count - held_out, held_out)]
-    note = f"training needs data: rows and row_tokens stand for {count:,} rows of {length:,} tokens"
-    return Data(train=parts[0], validation=parts[1], inspection=None, notes=(note,))

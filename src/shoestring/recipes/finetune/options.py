@@ -46,8 +46,6 @@ class Options:
     validation: Annotated[
         float, "share of the rows that is set aside for validation if the data has no part of that name"
     ] = 0.05
-    rows: Annotated[int | None, "for plans without data: the number of rows"] = None
-    row_tokens: Annotated[int | None, "for plans without data: the tokens of each row"] = None
     method: Annotated[
         Literal["sft", "dpo"], "learn the answers, or direct preference optimization of pairs of answers"
     ] = "sft"
@@ -88,7 +86,7 @@ class Options:
         return self.answer_tokens or _ANSWER_TOKENS
 
     def __post_init__(self) -> None:
-        least = {"rows": 2, "row_tokens": 2, "seq_len": 2, "loss_chunk": 1, "answer_tokens": 1}
+        least = {"seq_len": 2, "loss_chunk": 1, "answer_tokens": 1}
         problems = config.too_small(vars(self), least)
         if not 0 <= self.validation < 1:
             problems.append(f"validation={self.validation}: must be at least 0 and less than 1")
@@ -98,7 +96,5 @@ class Options:
                 problems.append(f"{name}={value}: must be more than 0")
         if self.size == "tiny" and self.model is not None:
             problems.append("size=tiny is the run without a model: leave out one of them")
-        if self.data is not None and (self.rows or self.row_tokens):
-            problems.append("rows and row_tokens stand for data: set them, or data")
         if problems:
             raise UsageError("options of finetune cannot be used", problems=problems)

@@ -54,6 +54,7 @@ class HuggingFace:
 
     source: ClassVar[str] = ""
     """A configuration file, a folder with one, or a name on the hub."""
+    length_option = "seq_len"
     is_pretrained = True  # only its configuration is read, but it stands for the pretrained model that people fine-tune
 
     def __init__(self, options: Options | None = None) -> None:
@@ -69,6 +70,14 @@ class HuggingFace:
             "sample is a dict of tensors with the names of batch(1), without its first dimension. Its weights begin "
             "at random; docs/guides/recipe.md shows such a file"
         )
+
+    @property
+    def capacity(self) -> float:
+        """The tokens of a sample; of images and audio all samples have this length."""
+        return self.options.seq_len
+
+    def length_source(self) -> str:
+        return f"the tokenizer of {self.source}"
 
     def model(self) -> nn.Module:
         """Return the model in training mode, in fp32."""

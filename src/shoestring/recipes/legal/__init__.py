@@ -22,7 +22,7 @@ from shoestring.recipe.evaluating import EvaluatesBatches
 from shoestring.recipe.inputs import Input, Rows
 from shoestring.recipes.legal import roles
 from shoestring.recipes.legal.options import Options
-from shoestring.recipes.legal.split import split_documents
+from shoestring.recipes.legal.split import part_shares, split_documents
 from shoestring.recipes.rows import BadRows
 from shoestring.units import count_text
 
@@ -42,6 +42,8 @@ LEARNING_RATES = {
     ("hier_bilstm_crf", "tiny"): 1e-2,
 }
 WEIGHT_DECAY = 0.01
+SENTENCES_PER_JUDGMENT = 225.0
+"""The training data of LegalSeg: 1,122,507 sentences of 4,984 judgments (docs/claims.md)."""
 WARM_UP = 500
 """Updates of warm-up; a run of less than 5,000 updates has a tenth of its updates instead."""
 
@@ -52,6 +54,7 @@ class Legal(EvaluatesBatches):
     best = ("weighted_f1", "max")
     prediction_options = ("text",)
     clip_norm = 1.0
+    row = "a judgment"
 
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
@@ -60,6 +63,30 @@ class Legal(EvaluatesBatches):
         self._preprocessing: Path | None = None
         self._stored_roles: tuple[str, ...] = ()
         self._reader: Reader | None = None
+
+    @property
+    def capacity(self) -> float:
+        """The most tokens of a sentence with its context, or sentences of a judgment."""
+        return self.options.max_sentences if self._hierarchical else self._max_tokens
+
+    @property
+    def length_option(self) -> str:
+        return "max_sentences" if self._hierarchical else "seq_len"
+
+    @property
+    def length_unit(self) -> str:
+        return "sentences" if self._hierarchical else "tokens"
+
+    def length_source(self) -> str:
+        return f"the tokens of {self._encoder or 'hashed words'} with context={self.options.context}"
+
+    @property
+    def samples_per_row(self) -> float:
+        return 1.0 if self._hierarchical else SENTENCES_PER_JUDGMENT
+
+    @property
+    def part_shares(self) -> dict[str, float]:
+        return part_shares(self.options.fold)
 
     def model(self) -> nn.Module:
         """Return the network. Raises UsageError if the extra is not installed or the encoder cannot be read."""

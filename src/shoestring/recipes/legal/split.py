@@ -47,6 +47,15 @@ def split_documents(documents_by_part: Mapping[str, Sequence[Document]], fold: s
     return {"train": train, "validation": validation, "test": test}
 
 
+def part_shares(fold: str | None) -> dict[str, float]:
+    """Return the share of the judgments in each part of data that do not define them."""
+    if fold == "all":
+        return {"train": 1.0}
+    test = HELD_OUT if fold is None else 1 / int(fold.partition("/")[2])
+    validation = HELD_OUT * (1 if fold is None else 1 - test)
+    return {"train": 1 - validation - test, "validation": validation, "test": test}
+
+
 def is_fold(text: str) -> bool:
     """Return whether `text` is `all` or like `3/5`, the third of five folds."""
     return text == "all" or temporal_split.is_fold(text)

@@ -19,6 +19,7 @@ from shoestring.errors import UsageError
 from shoestring.packages.requirements import require
 from shoestring.recipe.evaluating import EvaluatesBatches
 from shoestring.recipes.rows import OnBadRows
+from shoestring.recipes.temporal import split
 from shoestring.recipes.temporal.architectures import (
     ALL,
     ARCHITECTURES,
@@ -31,7 +32,6 @@ from shoestring.recipes.temporal.architectures import (
 )
 from shoestring.recipes.temporal.exported import TIMEFRAMES
 from shoestring.recipes.temporal.features import FEATURES
-from shoestring.recipes.temporal.split import is_fold
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -51,7 +51,7 @@ RULES: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
     (("dropout", "label_smoothing"), "at least 0 and less than 1", lambda value: 0 <= value < 1),
     (("learning_rate",), "more than 0", lambda value: value > 0),
     (("timeframe",), f"one of {', '.join(TIMEFRAMES)}", lambda value: value in TIMEFRAMES),
-    (("fold",), "like 3/5, the third of five", is_fold),
+    (("fold",), "like 3/5, the third of five", split.is_fold),
 )
 
 
@@ -122,6 +122,7 @@ class Temporal(EvaluatesBatches):
 
     best = ("loss", "min")
     prediction_options = ("bars",)
+    row = "a bar"
 
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
@@ -131,6 +132,10 @@ class Temporal(EvaluatesBatches):
         if self.options.architecture == ALL:
             self.phases, self.stages = len(MEMBERS), tuple(MEMBERS)
             self.stage, self.compare = self._stage, self._compare
+
+    @property
+    def part_shares(self) -> dict[str, float]:
+        return dict(zip(split.PARTS, split.shares(self.options.fold), strict=True))
 
     def model(self) -> nn.Module:
         options = self.options

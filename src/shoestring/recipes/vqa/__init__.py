@@ -20,6 +20,7 @@ from shoestring.recipe.generation import Step
 from shoestring.recipe.inputs import Input
 from shoestring.recipes.vqa import curriculum
 from shoestring.recipes.vqa.options import Options
+from shoestring.recipes.vqa.samples import HELD_OUT
 from shoestring.recipes.vqa.texts import BEGIN
 
 if TYPE_CHECKING:
@@ -45,12 +46,28 @@ class VQA(EvaluatesBatches):
 
     best = ("token_f1", "max")
     clip_norm = 1.0
+    row = "a question about an image"
+    length_option = "a_len"
 
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
         self._data_notes: list[str] = []
         self._preprocessing: Path | None = None
         self._tokenizers: dict[str, Tokenizer] = {}
+
+    @property
+    def capacity(self) -> float:
+        """The most tokens of a whole text."""
+        return self._lengths[1]
+
+    def length_source(self) -> str:
+        return f"the tokens of {self.options.writer_from or 'the own vocabulary'}"
+
+    @property
+    def part_shares(self) -> dict[str, float]:
+        if self.options.split == "no":
+            return {"train": 1.0}
+        return {"train": 1 - 2 * HELD_OUT, "validation": HELD_OUT, "test": HELD_OUT}
 
     def model(self) -> nn.Module:
         """Build the student.

@@ -1,0 +1,144 @@
+"""Data that are not on this machine, as a plan knows them: their number of rows, and the lengths of their samples."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+from typing import Annotated, Any
+
+from shoestring.errors import UsageError
+from shoestring.reading import COUNT, MAX_COUNT, find_problems, is_count, read_json, reason
+
+DEFAULT_ROWS = 10_000
+"""Of a plan that sets only the lengths."""
+_QUANTILES = 1000
+_MAX_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbsentData:
+    """Options of plans for data that are elsewhere. A run has none of them."""
+
+    rows: Annotated[int | None, "for plans of data that are not here: their number of rows, of all parts together"] = (
+        None
+    )
+    row_tokens: Annotated[int | None, "for such plans: the length of each sample"] = None
+    lengths: Annotated[
+        Path | None, "for such plans: the file with the samples' lengths, from shoestring check RECIPE --lengths FILE"
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lengths:
+    """How many samples of the training data have each length."""
+
+    unit: str
+    counts: Mapping[int, int]
+    rows: int | None = None
+    """The rows of the data, of all parts together; None in a file that does not tell."""
+    samples: Mapping[str, int] = field(default_factory=dict)
+    """The samples in each part of the data."""
+    tokenizer: str = ""
+    """What the lengths depend on besides the texts, the recipe's `length_source`; empty in a file that does not tell.
+    """
+
+    def json(self) -> dict[str, Any]:
+        """Return the content of the file."""
+        return {
+            "unit": self.unit,
+            "counts": {str(length): count for length, count in sorted(self.counts.items())},
+            "rows": self.rows,
+            "samples": dict(self.samples),
+            "tokenizer": self.tokenizer,
+        }
+
+    @classmethod
+    def read(cls, path: Path) -> Lengths:
+        """Read a file that `json` describes, in which only `unit` and `counts` are required.
+
+        Raises UsageError if it cannot be read.
+        """
+        try:
+            values = read_json(path, follow=True, max_bytes=_MAX_BYTES)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"lengths={path}: cannot be read: {reason(error)}", hint=_HINT) from error
+        problems = _problems(values)
+        if problems:
+            raise UsageError(f"lengths={path}: not a file of lengths", problems=problems, hint=_HINT)
+        return cls(
+            unit=values["unit"],
+            counts={int(length): count for length, count in values["counts"].items() if count},
+            rows=values.get("rows"),
+            samples=values.get("samples") or {},
+            tokenizer=values.get("tokenizer") or "",
+        )
+
+    @classmethod
+    def count(cls, lengths: Iterable[float], **fields: Any) -> Lengths:
+        """Count the lengths of samples."""
+        counts: dict[int, int] = {}
+        for length in lengths:
+            counts[round(length)] = counts.get(round(length), 0) + 1
+        return cls(counts=counts, **fields)
+
+    @property
+    def total(self) -> int:
+        """The number of samples of the training data."""
+        return sum(self.counts.values())
+
+    def quantiles(self, count: int = _QUANTILES) -> tuple[float, ...]:
+        """Return at most `count` lengths, in ascending order, that are distributed as these."""
+        lengths = sorted(self.counts)
+        ends = list(accumulate(self.counts[length] for length in lengths))
+        count = min(count, self.total)
+        positions = ((index + 0.5) * self.total / count for index in range(count))
+        return tuple(float(lengths[bisect_left(ends, position)]) for position in positions)
+
+
+_HINT = "write it where the data are: shoestring check RECIPE --set data=PATH --lengths FILE"
+
+
+def _problems(values: Any) -> list[str]:
+    if not isinstance(values, dict):
+        return ["it is not a JSON object"]
+    problems = [f"{name} is missing" for name in ("unit", "counts") if name not in values]
+    if not isinstance(values.get("unit", ""), str):
+        problems.append("unit is not a text")
+    if not isinstance(values.get("tokenizer") or "", str):
+        problems.append("tokenizer is not a text")
+    if values.get("rows") is not None:
+        problems += find_problems(values, {"rows": COUNT})
+    counts, samples = values.get("counts", {}), values.get("samples") or {}
+    if not isinstance(counts, dict) or not all(map(_is_length, counts)) or not all(map(is_count, counts.values())):
+        problems.append('counts is not an object of numbers of samples by their length, such as {"128": 20}')
+    elif "counts" in values and not any(counts.values()):
+        problems.append("counts has no samples")
+    if not isinstance(samples, dict) or not all(map(is_count, samples.values())):
+        problems.append("samples is not an object of numbers of samples by the part of the data")
+    return problems
+
+
+def _is_length(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and 0 < int(text) <= MAX_COUNT
+
+
+def samples_of(
+    absent: AbsentData, lengths: Lengths | None, *, shares: Mapping[str, float], samples_per_row: float
+) -> dict[str, int]:
+    """Return the number of samples in each part of data with so many rows.
+
+    A file of lengths tells how the samples are divided, and how many there are if `rows` is not set. Without one,
+    `shares` of the rows are in each part.
+    """
+    if lengths and lengths.samples:
+        scale = absent.rows / lengths.rows if absent.rows and lengths.rows else 1.0
+        return {name: max(1, round(count * scale)) for name, count in lengths.samples.items() if count}
+    if lengths and absent.rows is None:
+        total = lengths.total / shares["train"]
+    else:
+        total = (absent.rows or DEFAULT_ROWS) * samples_per_row
+    counts = {name: max(1, round(total * share)) for name, share in shares.items() if share and name != "train"}
+    return {"train": max(1, round(total) - sum(counts.values())), **counts}
