@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from shoestring.plan.estimate import Estimate
     from shoestring.plan.inference import InferencePlan
     from shoestring.plan.plan import Plan
+    from shoestring.recipe.absent_data import Lengths
     from shoestring.remote.notebook.writing import WrittenNotebook
     from shoestring.report.watch.view import View
     from shoestring.runs.evaluate import Evaluation
@@ -160,6 +161,29 @@ def check(
         return preflight(on, _path(run))
     loaded, settings = choose(recipe, values)
     return preflight(on, _path(run), loaded, settings)
+
+
+def write_lengths(
+    recipe: str | object,
+    file: str | Path,
+    *,
+    overwrite: bool = False,
+    progress: Callable[[float], object] = lambda _: None,
+    **values: object,
+) -> Lengths:
+    """Read all data of a recipe, and write how many of its training samples have each length to a JSON file.
+
+    `plan(..., lengths=file)` plans these data on a machine without them. `progress` is called with the seconds that are
+    left. A file that exists is replaced only with `overwrite`.
+
+    Raises UsageError for a recipe whose samples have no lengths, and for a file that exists.
+    """
+    with usable_libraries():
+        from shoestring.check.lengths import write_lengths
+        from shoestring.recipe.finding import choose
+
+    loaded, _ = choose(recipe, values)
+    return write_lengths(loaded, _path(file), overwrite=overwrite, progress=progress)
 
 
 def measure(

@@ -221,7 +221,12 @@ def write_measured(path: Path, measured: MeasuredRates) -> None:
     """Write the file, at once or not at all. Raises RunError if that is not possible."""
     # A row of a table on each line, for people who compare files.
     text = json.dumps(content(measured), allow_nan=False).replace('{"seconds"', '\n{"seconds"')
-    with _temporary(path, f"{text}\n") as temporary:
+    write_at_once(path, f"{text}\n")
+
+
+def write_at_once(path: Path, text: str) -> None:
+    """Write a file, at once or not at all. Raises RunError if that is not possible."""
+    with _temporary(path, text) as temporary:
         temporary.replace(path)
 
 

@@ -12,6 +12,7 @@ from shoestring.estimate.exchange import GATHERS
 from shoestring.estimate.memory import Breakdown, memory
 from shoestring.estimate.time import Seconds, update_seconds
 from shoestring.hardware.catalog import Device, Target
+from shoestring.plan.length_work import PROPORTIONAL, LengthWork, find_length_work
 from shoestring.plan.load import load_of_shard, rows_per_shard
 from shoestring.plan.projection import on_one_gpu
 from shoestring.plan.shares import gpus_of, samples_per_gpu, shards_per_gpu
@@ -60,6 +61,8 @@ class Candidates:
     The state of the cache changes how long a call takes, never its result.
     """
 
+    length_work = PROPORTIONAL
+    """How the work of samples depends on their length."""
     channels_last_error = ""
     """Why the recipe cannot be traced with `memory_format=channels_last`; empty if it can, or was not tried."""
 
@@ -117,6 +120,7 @@ class Candidates:
 
     def __enter__(self) -> "Candidates":
         self._background_tracer = self.tracer.copy()
+        self.length_work = find_length_work(self.tracer, self.loaded, self.target)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tracing")
         return self
 
@@ -130,7 +134,13 @@ class Candidates:
         With `micro_batch` they have so many samples and proportional work. The result is 0 if no rates are known.
         """
         seconds = seconds_of(
-            trace, self.target.device, self.loaded, settings, micro_batch=micro_batch, calibration=self.calibration
+            trace,
+            self.target.device,
+            self.loaded,
+            settings,
+            micro_batch=micro_batch,
+            calibration=self.calibration,
+            length_work=self.length_work,
         )
         return seconds.value if seconds else 0.0
 
@@ -147,11 +157,21 @@ class Candidates:
         """Return the candidate of one GPU with the same microbatch, without tracing it; it has at least two of them."""
         settings = candidate.settings.replace(gpus=1, logical_shards=1)
         trace = on_one_gpu(candidate.trace)
-        return priced(trace, self.loaded, self.target, settings, calibration=self.calibration)
+        return priced(
+            trace, self.loaded, self.target, settings, calibration=self.calibration, length_work=self.length_work
+        )
 
     def _candidate(self, tracer: Tracer, changes: Mapping[str, Any], settings: Settings) -> Candidate:
         loaded = self.loaded.replace(**changes) if changes else self.loaded
-        return candidate(tracer, loaded, self.target, settings, options=changes, calibration=self.calibration)
+        return candidate(
+            tracer,
+            loaded,
+            self.target,
+            settings,
+            options=changes,
+            calibration=self.calibration,
+            length_work=self.length_work,
+        )
 
 
 def _key(changes: Mapping[str, Any], settings: Settings) -> _Key:
@@ -166,6 +186,7 @@ def candidate(
     *,
     options: Mapping[str, Any] | None = None,
     calibration: Calibration | None = None,
+    length_work: LengthWork = PROPORTIONAL,
 ) -> Candidate:
     """Trace settings that have a microbatch and a precision, on one of their GPUs.
 
@@ -185,11 +206,17 @@ def candidate(
         gpus=gpus,
         options=options,
     )
-    return priced(trace, loaded, target, settings, calibration=calibration)
+    return priced(trace, loaded, target, settings, calibration=calibration, length_work=length_work)
 
 
 def priced(
-    trace: Trace, loaded: LoadedRecipe, target: Target, settings: Settings, *, calibration: Calibration | None = None
+    trace: Trace,
+    loaded: LoadedRecipe,
+    target: Target,
+    settings: Settings,
+    *,
+    calibration: Calibration | None = None,
+    length_work: LengthWork = PROPORTIONAL,
 ) -> Candidate:
     """Return the candidate of settings that have this trace."""
     return Candidate(
@@ -202,7 +229,7 @@ def priced(
             gpus=gpus_of(settings),
             cudnn_benchmark=settings.cudnn_benchmark,
         ),
-        time=seconds_of(trace, target.device, loaded, settings, calibration=calibration),
+        time=seconds_of(trace, target.device, loaded, settings, calibration=calibration, length_work=length_work),
     )
 
 
@@ -215,6 +242,7 @@ def seconds_of(
     micro_batch: int | None = None,
     samples: int | None = None,
     calibration: Calibration | None = None,
+    length_work: LengthWork = PROPORTIONAL,
 ) -> Seconds | None:
     """Predict the seconds of an update with the GPUs of `settings`.
 
@@ -229,10 +257,10 @@ def seconds_of(
         gpus, samples = 1, samples * gpus
     size = micro_batch or trace.micro_batch
     microbatches, work = samples / size, size / trace.micro_batch
-    if load := load_of_shard(loaded, trace.facts, settings, size):
+    if load := load_of_shard(loaded, trace.facts, settings, size, length_work):
         # Short samples have less work, but as many kernels.
         microbatches = load.microbatches * samples / load.samples
-        work = load.padded / load.microbatches / trace.micro_batch
+        work = load.work / load.microbatches / trace.micro_batch
     return update_seconds(
         trace,
         device,

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from shoestring.plan.length_work import PROPORTIONAL, LengthWork
 from shoestring.plan.shares import samples_per_shard
 from shoestring.recipe.microbatches import longest_first, pack, split
 from shoestring.recipe.options import LoadedRecipe
@@ -27,6 +28,8 @@ class Load:
     microbatches: float
     padded: float
     """The padded length, in samples of the largest length."""
+    work: float
+    """The work of the padded samples, in that of samples of the largest length."""
     padding: float
     """The share of padding in it."""
 
@@ -36,13 +39,19 @@ def is_packed(settings: Settings) -> bool:
     return settings.packing == "yes"
 
 
-def load_of_shard(loaded: LoadedRecipe, facts: Facts, settings: Settings, micro_batch: int) -> Load | None:
-    """Return the load of the largest logical shard of an update; None for a recipe without `capacity`."""
+def load_of_shard(
+    loaded: LoadedRecipe,
+    facts: Facts,
+    settings: Settings,
+    micro_batch: int,
+    length_work: LengthWork = PROPORTIONAL,
+) -> Load | None:
+    """Return the load of the largest logical shard of an update; None without `capacity`, and for unknown lengths."""
     capacity = loaded.parts.capacity
     if capacity is None or not facts.sample_lengths:
         return None
     samples = samples_per_shard(loaded.effective_batch, settings)
-    return _load(facts.sample_lengths, capacity, samples, micro_batch, is_packed(settings))
+    return _load(facts.sample_lengths, capacity, samples, micro_batch, is_packed(settings), length_work)
 
 
 def rows_per_shard(loaded: LoadedRecipe, facts: Facts, settings: Settings) -> int:
@@ -54,12 +63,15 @@ def rows_per_shard(loaded: LoadedRecipe, facts: Facts, settings: Settings) -> in
 
 
 @lru_cache(maxsize=1024)
-def _load(lengths: tuple[float, ...], capacity: float, samples: int, micro_batch: int, packed: bool) -> Load:
-    total, microbatches, filled = 0.0, 0, 0.0
+def _load(
+    lengths: tuple[float, ...], capacity: float, samples: int, micro_batch: int, packed: bool, length_work: LengthWork
+) -> Load:
+    total, microbatches, filled, work = 0.0, 0, 0.0, 0.0
     updates = _updates(lengths, capacity, samples)
     for update in updates:
         parts = split(_rows(update, capacity) if packed else update, micro_batch)
         total += sum(len(part) * max(part) for part in parts)
+        work += sum(len(part) * length_work.share(max(part) / capacity) for part in parts)
         filled += sum(update)
         microbatches += len(parts)
     count = len(updates)
@@ -67,6 +79,7 @@ def _load(lengths: tuple[float, ...], capacity: float, samples: int, micro_batch
         samples=samples,
         microbatches=microbatches / count,
         padded=total / (capacity * count),
+        work=work / count,
         padding=1 - filled / total,
     )
 

@@ -57,7 +57,8 @@ class Recipe(Protocol):
     - `length_unit`: what lengths count, by default "tokens". `length_source()` -> a text that identifies what else the
       lengths depend on, such as the tokenizer: with another one they differ.
     - For plans of data that are not here (the option `rows`): `row`, what a row of the data is ("a judgment"), by
-      default a sample; `samples_per_row`, how many samples a row has, by default 1; `part_shares`, the share of the
+      default a sample; `samples_per_row`, how many samples a row has, by default 1; `rows_read()`,
+      the number of rows that `data` has read, by default that of the samples; `part_shares`, the share of the
       rows in each part, by default all in `train`.
     - `packed_batch(size)` -> like `batch`, the largest batch of `size` rows into which samples of in total at most
       `capacity` are packed (`packing=yes`). `collate` then gets lists of samples, one for each row.

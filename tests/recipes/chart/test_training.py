@@ -194,3 +194,17 @@ def test_notes_report_synthetic_charts_and_random_weights():
     recipe.data()
     data_note, weights_note = recipe.notes()
     assert "not EvoChart" in data_note and "random" in weights_note
+
+
+@pytest.mark.parametrize(("generations", "charts"), [(2, 8), (4, 9), (8, 7), (16, 3)])
+def test_planned_updates_are_those_of_trl(tmp_path, generations, charts):
+    recipe = Digits(Options(size="tiny", generations=generations, effective_batch=16))
+    recipe.count = charts
+    loaded, settings = choose(recipe, {**TINY, "generations": generations})
+    loaded.recipe.count = charts
+    data = loaded.data()["train"]
+    trainer = loaded.recipe.trainer(
+        settings, data, lambda trainer_class: trainer_class, folder=tmp_path, device=torch.device("cpu")
+    )
+    batches = len(trainer.get_train_dataloader())
+    assert loaded.updates_per_epoch(len(data)) == max(1, batches // trainer.args.gradient_accumulation_steps)

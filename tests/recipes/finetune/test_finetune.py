@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from shoestring.errors import DataError, UsageError
-from shoestring.recipe.contract import require_real_data
 from shoestring.recipe.finding import choose
 from tests.recipes.finetune import models
 
@@ -31,19 +30,9 @@ def test_defaults() -> None:
     }
 
 
-def test_placeholders_are_planned_and_not_trained() -> None:
-    loaded, _ = choose("finetune", {"rows": 40, "row_tokens": 24, "seq_len": 16})
-    data = loaded.data()
-    assert {name: len(part) for name, part in data.items()} == {"train": 38, "validation": 2}
-    assert loaded.recipe.length(data["train"], 0) == 16
-    with pytest.raises(UsageError, match="nothing to train on"):
-        require_real_data(loaded.recipe)
-
-
 def test_preview_shows_a_sample() -> None:
     text = choose("finetune", {})[0].recipe.preview()
     assert "⟦" in text and "<|im_end|>⟧" in text and "tokens of a row" in text
-    assert choose("finetune", {"rows": 40})[0].recipe.preview() == ""
 
 
 def test_data_that_does_not_teach_to_stop_is_refused(tmp_path: Path) -> None:

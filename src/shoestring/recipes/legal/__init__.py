@@ -59,6 +59,7 @@ class Legal(EvaluatesBatches):
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
         self._frequencies: list[int] = []
+        self._rows_read = 0
         self._data_notes: list[str] = []
         self._preprocessing: Path | None = None
         self._stored_roles: tuple[str, ...] = ()
@@ -83,6 +84,10 @@ class Legal(EvaluatesBatches):
     @property
     def samples_per_row(self) -> float:
         return 1.0 if self._hierarchical else SENTENCES_PER_JUDGMENT
+
+    def rows_read(self) -> int:
+        """Return the number of judgments that `data` has read."""
+        return self._rows_read
 
     @property
     def part_shares(self) -> dict[str, float]:
@@ -164,6 +169,7 @@ class Legal(EvaluatesBatches):
         Raises DataError with all problems of the files, UsageError if the extra is not installed.
         """
         parts = split_documents(self._load_documents(), self.options.fold)
+        self._rows_read = sum(map(len, parts.values()))
         self._frequencies = [0] * len(self._roles)
         for document in parts["train"]:
             for role in document.roles:
