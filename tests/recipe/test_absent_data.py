@@ -94,7 +94,7 @@ def test_lengths_in_another_unit_are_refused(tmp_path):
     [
         ({"rows": 0}, "rows=0: must be at least 2"),
         ({"rows": 10, "row_tokens": 0}, "row_tokens=0: must be at least 1"),
-        ({"rows": 10, "data": "chats.jsonl"}, "rows: for data that are not here, but data=chats.jsonl is set as well"),
+        ({"rows": 10, "data": "chats.jsonl"}, "rows: for data that are not here, but data="),
         ({"row_tokens": 10, "lengths": "file"}, "row_tokens and lengths are both the lengths of samples"),
     ],
 )

@@ -21,7 +21,8 @@ class Mine:
 def test_attributes_of_a_recipe_are_its_defaults():
     adaptation = dataclasses.asdict(Adaptation())
     common = {"epochs": 5, "effective_batch": 4, "seed": 0, "subset": None, "max_updates": None, "ema": None}
-    assert dict(find(Mine()).options) == {**common, **adaptation}
+    absent = {"rows": None, "row_tokens": None, "lengths": None}
+    assert dict(find(Mine()).options) == {**common, **absent, **adaptation}
 
 
 def test_options_are_set_on_a_copy_of_the_recipe():

@@ -17,9 +17,8 @@ def screen(recipe: str, file: Path, lengths: Lengths) -> RenderableType:
     rows = grid()
     quantiles = lengths.quantiles()
     for share in _SHARES:
-        rows.add_row(
-            f"{share:.0%} have at most", f"{quantiles[round(share * (len(quantiles) - 1))]:,.0f} {lengths.unit}"
-        )
+        length = quantiles[round(share * (len(quantiles) - 1))]
+        rows.add_row(f"{share:.0%} have at most", f"{length:,.0f} {lengths.unit}")
     rows.add_row("the longest has", f"{max(lengths.counts):,} {lengths.unit}")
     name = one_line(str(file))
     return Group(
