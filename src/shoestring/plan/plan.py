@@ -17,7 +17,9 @@ from shoestring.hardware.prices import Price, price
 from shoestring.hardware.probe import platform_here
 from shoestring.packages.requirements import required
 from shoestring.plan.advice import AdviceContext, advice
+from shoestring.plan.answers import Answer, answers
 from shoestring.plan.candidates import Candidate, Candidates
+from shoestring.plan.commands import plan_command
 from shoestring.plan.costs import PlannedDisk, PlannedHost, planned_disk, planned_host
 from shoestring.plan.counts import Counts
 from shoestring.plan.evaluations import predict_evaluations
@@ -25,7 +27,7 @@ from shoestring.plan.gpus import layouts, search
 from shoestring.plan.job import work_of
 from shoestring.plan.limits import Limit, binding, limits
 from shoestring.plan.memory_format import memory_format_reasons
-from shoestring.plan.phases import Phase, phases, plan_command
+from shoestring.plan.phases import Phase, phases
 from shoestring.plan.proposals import Proposal, proposals, propose_smaller_files, smallest_change
 from shoestring.plan.reasons import calibration_reason, changes, reasons
 from shoestring.plan.sessions import PlannedSession, PlannedWeek, Work, added, parts_json, sessions, weeks
@@ -92,6 +94,8 @@ class Plan(display.Displayed):
     """What could make the run faster or safer, as sentences."""
     proposals: tuple[Proposal, ...]
     """Changes of options or of requested settings, with their costs."""
+    answers: tuple[Answer, ...]
+    """How far one session and one week come, and when all of the run is done; empty if that is unknown."""
     phases: tuple[Phase, ...]
     """The commands to run one after another, for a long run from a small test to the whole run."""
     price: Price | None
@@ -169,6 +173,7 @@ class Plan(display.Displayed):
             "notes": list(self.facts.notes),
             "advice": list(self.advice),
             "proposals": [proposal.json() for proposal in self.proposals],
+            "answers": [answer.json() for answer in self.answers],
             "phases": [phase.json() for phase in self.phases],
             "alternatives": [dict(alternative) for alternative in self.alternatives],
             "next_command": self.next_command,
@@ -264,6 +269,19 @@ def plan_with(
         proposed = proposals(candidates, chosen, requested, fits=chosen.fits, facts=facts) if thorough else []
         proposed += propose_smaller_files(chosen, lambda candidate: disk_of(candidate).peak_bytes, disk.limit_bytes)
     platform = target.platform
+    planned_weeks = tuple(weeks(planned_sessions or (), platform.weekly_gpu_hours if platform else None))
+    planned_answers: tuple[Answer, ...] = ()
+    if thorough and fits:
+        planned_answers = tuple(
+            answers(
+                loaded,
+                requested,
+                target,
+                counts=counts,
+                sessions=planned_sessions or (),
+                weeks=planned_weeks,
+            )
+        )
     phases_to_run: tuple[Phase, ...] = ()
     if thorough and fits and not loaded.has_placeholder_data:
         phases_to_run = tuple(
@@ -286,7 +304,7 @@ def plan_with(
         time=time,
         sessions=tuple(planned_sessions or ()),
         unknown=work.unknown,
-        weeks=tuple(weeks(planned_sessions or (), platform.weekly_gpu_hours if platform else None)),
+        weeks=planned_weeks,
         disk=disk,
         host=host,
         image=_image(loaded, target),
@@ -303,6 +321,7 @@ def plan_with(
         ),
         advice=tuple(advice(AdviceContext(chosen=chosen, requested=requested, loaded=loaded, target=target))),
         proposals=tuple(proposed),
+        answers=planned_answers,
         phases=phases_to_run,
         price=price(target, usd_per_hour),
         alternatives=tuple(_alternative_json(candidate) for candidate in _alternatives(ranked[1:])),

@@ -34,6 +34,9 @@ def summary(plan: Plan, full: str = "--full") -> RenderableType:
     rows = _rows(plan, _largest_parts(plan))
     shares = [Text(f"{limit.name} {limit.share:.0%}", style="" if limit.holds else "bold red") for limit in plan.limits]
     rows.add_row("limits used", Text(" · ").join(shares))
+    if len(plan.sessions) > 1:
+        for answer in plan.answers:
+            rows.add_row(answer.question, answer.answer)
     if plan.changes:
         rows.add_row("to make it fit", Text(_lines(plan.changes[:_SUMMARY_NOTES])))
     if plan.facts.notes:
@@ -57,6 +60,8 @@ def screen(plan: Plan) -> RenderableType:
     ):
         if lines:
             rows.add_row(name, Text(_lines(lines)))
+    for answer in plan.answers:
+        rows.add_row(answer.question, Text(f"{answer.answer}\n{one_line(answer.command)}", overflow="fold"))
     rows.add_row("out of memory", Text(f"the engine's fallbacks, in order: {' → '.join(plan.fallbacks)}"))
     if plan.proposals:
         rows.add_row("proposals", _proposals(plan))

@@ -1,0 +1,100 @@
+"""What people ask of a plan: how far one session comes, how far a week, and when all of it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from shoestring.hardware.catalog import Target
+from shoestring.plan.commands import kaggle_command, train_command
+from shoestring.plan.counts import Counts
+from shoestring.plan.sessions import PlannedSession, PlannedWeek
+from shoestring.recipe.options import LoadedRecipe
+from shoestring.settings import Settings
+from shoestring.units import count_text, plural, seconds_text
+
+_WEEK_HOURS = 7 * 24.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """An answer to a question about a plan, with the command that does it."""
+
+    question: str
+    """What is asked, such as "in one session"."""
+    answer: str
+    """The answer for people."""
+    command: str
+    """The command to type; empty for a recipe that exists only in this process."""
+
+    def json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def answers(
+    loaded: LoadedRecipe,
+    requested: Settings,
+    target: Target,
+    *,
+    counts: Counts,
+    sessions: Sequence[PlannedSession],
+    weeks: Sequence[PlannedWeek],
+) -> list[Answer]:
+    """Return the answers for a run of these sessions and weeks; none for a run whose time is unknown."""
+    if not sessions or not counts.per_epoch or loaded.is_live:
+        return []
+    result = [_part("in one session", loaded, requested, target, counts, sessions[:1])]
+    if weeks:
+        result.append(_part("in one week", loaded, requested, target, counts, sessions[: weeks[0].sessions]))
+    finish = seconds_text(calendar_hours(sessions, weeks) * 3600)
+    last = f"in the last of {plural(len(weeks), 'week')}, " if len(weeks) > 1 else ""
+    on_kaggle = target.platform is not None and target.platform.name == "kaggle"
+    again = "" if on_kaggle or len(sessions) == 1 else f", typed {plural(len(sessions), 'time')}"
+    result.append(
+        Answer(
+            question="all of it",
+            answer=f"done {last}{finish} after the start at the latest{again}",
+            command=(kaggle_command if on_kaggle else train_command)(loaded, requested, target),
+        )
+    )
+    return result
+
+
+def calendar_hours(sessions: Sequence[PlannedSession], weeks: Sequence[PlannedWeek]) -> float:
+    """Return the hours from the start of the first session to the end of the last, if each begins at once.
+
+    A week's quota is refreshed at most a week after the first use of it, so the last week begins so many weeks later.
+    """
+    if not weeks:
+        return sum(session.hours for session in sessions)
+    return (len(weeks) - 1) * _WEEK_HOURS + weeks[-1].hours
+
+
+def _part(
+    question: str,
+    loaded: LoadedRecipe,
+    requested: Settings,
+    target: Target,
+    counts: Counts,
+    sessions: Sequence[PlannedSession],
+) -> Answer:
+    """Return how far these sessions come, and the command for a run that is finished with them."""
+    assert counts.per_epoch
+    updates, hours = sum(session.updates for session in sessions), sum(session.hours for session in sessions)
+    if updates >= counts.total:
+        return Answer(
+            question=question,
+            answer=f"all of it, in {seconds_text(hours * 3600)}",
+            command=train_command(loaded, requested, target),
+        )
+    whole_epochs, of_epochs = updates // counts.per_epoch, counts.total / counts.per_epoch
+    changes = {"epochs": whole_epochs} if whole_epochs and loaded.parts.phases == 1 else {"max_updates": updates}
+    return Answer(
+        question=question,
+        answer=(
+            f"{count_text(updates)} of {count_text(counts.total)} updates, {updates / counts.per_epoch:.1f} of "
+            f"{of_epochs:g} epochs"
+        ),
+        command=train_command(loaded, requested, target, changes=changes),
+    )
