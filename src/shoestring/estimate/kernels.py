@@ -132,8 +132,8 @@ def _recurrent_seconds(op: Op, rates: Rates) -> float:
     """Return the seconds of a recurrent layer: one product for all steps, then one for each, in turn."""
     steps = max(1, op.launches // 2)
     waiting = op.flops * _RECURRENT_SHARES[op.name]
-    together, step = (_product_seconds(work, op.precision, rates) for work in (op.flops - waiting, waiting / steps))
-    return together + steps * (step + RECURRENT_STEP_SECONDS)
+    all_steps, step = (_product_seconds(work, op.precision, rates) for work in (op.flops - waiting, waiting / steps))
+    return all_steps + steps * (step + RECURRENT_STEP_SECONDS)
 
 
 def _compute_seconds(op: Op, rates: Rates) -> float:
