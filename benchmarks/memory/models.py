@@ -29,7 +29,7 @@ class WordLSTM(nn.Module):
         """Return the loss of tokens and targets, both (time, samples)."""
         output, _ = self.rnn(self.drop(self.encoder(tokens)))
         logits = self.decoder(self.drop(output)).view(-1, self.VOCABULARY)
-        return functional.nll_loss(functional.log_softmax(logits, dim=1), targets.view(-1))
+        return functional.nll_loss(functional.log_softmax(logits, dim=1), targets.flatten())
 
 
 class _Residual(nn.Module):

@@ -86,6 +86,8 @@ class Score:
     group: str = ""
     capacity: int = 0
     skipped: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """Further properties of the estimate for the file of scores."""
 
     @property
     def error(self) -> float:
@@ -98,7 +100,8 @@ class Score:
         comparison = Comparison(measured=self.measured, estimate=self.estimate)
         others = {name: other.json() for name, other in self.others.items()}
         fits = {"fits": self.fits, "capacity": self.capacity, "rivals": dict(self.rivals)} if self.rivals else {}
-        return {"id": self.row["id"], "group": self.group, "fitted": self.fitted, **comparison.json(), **others, **fits}
+        row = {"id": self.row["id"], "group": self.group, "fitted": self.fitted}
+        return {**row, **comparison.json(), **others, **fits, **self.details}
 
 
 Scorer = Callable[[Row, Rows, Case, Trace], Score]

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from benchmarks.memory import xmem
+from benchmarks.memory import legacy, xmem
 from benchmarks.memory.cases import Case, Row, Rows, configuration, number
 
 from shoestring.errors import UsageError
@@ -77,13 +77,18 @@ class Step:
     optimizer_spec: OptimizerSpec
     keeps_outputs: bool = False
     """Whether the outputs of a step stay alive during the next forward."""
+    legacy: bool = False
+    """Whether it was measured with a version of PyTorch before 1.11."""
 
     effective_batch = 8
     epochs = 1
     seed = 0
 
     def model(self) -> nn.Module:
-        return self.build_model()
+        model = self.build_model()
+        if self.legacy:
+            legacy.use_attention(model)
+        return model
 
     def batch(self, size: int) -> Any:
         return self.build_batch(size)
@@ -93,7 +98,10 @@ class Step:
         return {}
 
     def optimizer(self, model: nn.Module) -> Optimizer:
-        return self.optimizer_spec.build(model)
+        optimizer = self.optimizer_spec.build(model)
+        if self.legacy:
+            legacy.keep_gradients(model, optimizer)
+        return optimizer
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         outputs: Any = model(**batch) if isinstance(batch, dict) else model(*batch)
@@ -113,15 +121,17 @@ def case(row: Row, configs: Path) -> Case:
         raise UsageError(f"unknown sharding {sharding}")
     optimizer_spec = OptimizerSpec.parse(row["optimizer"])
     shape = row["seq_len_or_image"]
+    is_legacy = legacy.is_legacy(row)
     precision: Precision = "fp16" if "fp16" in precision_text else "bf16" if "bf16" in precision_text else "fp32"
     return Case(
-        recipe=lambda: _build_step(row["model"], shape, optimizer_spec, configs),
-        same=(row["model"], shape, optimizer_spec),
+        recipe=lambda: replace(_build_step(row["model"], shape, optimizer_spec, configs), legacy=is_legacy),
+        same=(row["model"], shape, optimizer_spec, is_legacy),
         settings=Settings(
             micro_batch=int(row["micro_batch"]),
             precision=precision,
             checkpointing="full" if row["checkpointing"] == "1" else "no",
             sharding=sharding,
+            optimizer_kernel="for-loop" if is_legacy else None,
         ),
         device=DEVICES[_GPUS[row["gpu"]]],
         gpus=gpus,

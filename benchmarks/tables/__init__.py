@@ -16,6 +16,7 @@ _TABLE = re.compile(
 TABLES: dict[str, Callable[[], str]] = {
     "memory": accuracy.memory,
     "time": accuracy.time,
+    "time_held_out": accuracy.time_held_out,
     "memory_groups": accuracy.memory_groups,
     "memory_reserved": accuracy.memory_reserved,
     "memory_families": accuracy.memory_families,

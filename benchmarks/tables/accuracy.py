@@ -64,18 +64,28 @@ def time() -> str:
         ("full training steps on T4s, fp32 and fp16", [row for row in train if row["group"].startswith("T4")]),
         ("full training steps on P100s, fp32", [row for row in train if row["group"].startswith("P100")]),
     )
-    head = ("set", "rows", "median error", "90th percentile", "worst", "within the range")
-    return table(
-        head,
-        (
-            [
-                title,
-                *_error_columns(rows, (1, 1, 1)),
-                percent(sum(row["low"] <= row["measured"] <= row["high"] for row in rows) / len(rows), 0),
-            ]
-            for title, rows in sets
-        ),
-    )
+    head = ("set", "rows", "median error", "90th percentile", "worst", "within the range", "under the high end")
+    return table(head, ([title, *_error_columns(rows, (1, 1, 1)), *_held(rows)] for title, rows in sets))
+
+
+def _held(rows: Sequence[Row]) -> list[str]:
+    """Return the shares of rows within the range and under its high end."""
+    inside = sum(row["low"] <= row["measured"] <= row["high"] for row in rows)
+    below = sum(row["measured"] <= row["high"] for row in rows)
+    return [percent(count / len(rows), 0) for count in (inside, below)]
+
+
+def time_held_out() -> str:
+    """Write how many rows of each source lie in the range that the other sources give."""
+    rows = _scored("time_lora") + _scored("time_train")
+    sources = dict.fromkeys(row["source"] for row in rows)
+    lines = [
+        [source, str(len(chosen)), *_held(chosen)]
+        for source in sources
+        if (chosen := [row for row in rows if row["source"] == source])
+    ]
+    head = ("source left out", "rows", "within the range", "under the high end")
+    return table(head, [*lines, ["all", str(len(rows)), *_held(rows)]])
 
 
 _ADAPTERS = {

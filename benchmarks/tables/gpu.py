@@ -139,7 +139,7 @@ def _status() -> Iterator[tuple[str, str, str]]:
     )
     yield (
         "time",
-        "median error 6.8% on LoRA and QLoRA steps and 12% on full training steps on T4s "
+        "median error 6.8% on LoRA and QLoRA steps and 7.6% on full training steps on T4s "
         "([time](docs/explanation/time.md))",
         _errors("time", "measured", "estimate", "of an update"),
     )

@@ -1,11 +1,12 @@
-"""Compare the estimates of single convolutions with timings on a T4.
+"""Compare the estimates of single convolutions with timings on a T4, a P100 or a V100.
 
-    python benchmarks/time/convolutions.py [--deepbench FILE.xlsx] [--neusight conv.csv.gz]
+    python benchmarks/time/convolutions.py [--device t4|p100|v100] [--deepbench FILE.xlsx] [--neusight conv.csv.gz]
 
-FILE.xlsx is `results/train/DeepBench_NV_T4.xlsx` of baidu-research/DeepBench: forward and both gradients, fp32 channels
-first and fp16 channels last (cuDNN 7.6.2). Its 16-bit tensors contain zeros, with which the card is not at its limit of
-power, so they are compared at the 40 TFLOP/s that its products reach. conv.csv.gz is NeuSight's: fp32, forward. This
-script measures and downloads nothing.
+FILE.xlsx is `results/train/DeepBench_NV_T4.xlsx` of baidu-research/DeepBench, or that of the other GPU: forward and
+both gradients, fp32 channels first and fp16 channels last (cuDNN 7.6.2, on the P100 6.0.21), with the algorithms that
+cuDNN finds fastest. Its 16-bit tensors contain zeros, with which the card is not at its limit of power, so they are
+compared at the rate that its products reach (40 TFLOP/s on a T4). conv.csv.gz is NeuSight's: fp32, forward, with the
+algorithms that torch chooses. This script measures and downloads nothing.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ SHORTEST = 35e-6
 
 _SHEETS: dict[str, Precision] = {"Results FP32": "fp32", "Results - FP16 ip, Mixed math": "fp16"}
 _MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
-_T4 = MEASURED_RATES["t4"]
-_RATES: dict[Precision, Rates] = {"fp32": _T4, "fp16": replace(_T4, half={**_T4.half, "fp16": 40e12})}
+_ZEROS = {"t4": 40e12, "v100": 99.5e12}
+"""The rate of DeepBench's large products in 16 bits, whose tensors contain zeros."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,8 @@ class Timing:
         size = f"{height} x {width}" if (height, width) in ((1, 1), (3, 3)) else "larger"
         return f"{self.precision} {self.direction}, {size}{stride}"
 
-    @property
-    def estimate(self) -> float:
-        rates = _RATES[self.precision]
+    def estimate(self, rates: Rates) -> float:
+        """Return the estimated seconds."""
         if self.direction != "input":
             return kernel_seconds(self._op(1), rates)
         return kernel_seconds(self._op(2), rates) - kernel_seconds(self._op(1), rates)
@@ -93,7 +93,7 @@ def shape(
 def deepbench(path: Path) -> Iterator[Timing]:
     """Yield the timings of the training convolutions."""
     for sheet, precision in _SHEETS.items():
-        rows = iter(_rows(path, sheet))
+        rows = iter(_rows(path, sheet))  # none if the GPU has no tensor cores
         for row in rows:
             if row.get("A") == "Convolution":
                 break
@@ -128,11 +128,11 @@ def neusight(path: Path) -> Iterator[Timing]:
             )
 
 
-def table(timings: Sequence[Timing]) -> str:
+def table(timings: Sequence[Timing], rates: Rates) -> str:
     """Format measured over predicted seconds by kind, and the relative errors."""
     lines = [f"{'kind':<34}{'n':>6}{'ratio of sums':>15}{'median ratio':>14}{'median error':>14}{'p90':>8}"]
     for kind in sorted({timing.kind for timing in timings}):
-        group = [(timing.seconds, timing.estimate) for timing in timings if timing.kind == kind]
+        group = [(timing.seconds, timing.estimate(rates)) for timing in timings if timing.kind == kind]
         errors = [abs(estimate / seconds - 1) for seconds, estimate in group]
         total = sum(seconds for seconds, _ in group) / sum(estimate for _, estimate in group)
         ratio = median(seconds / estimate for seconds, estimate in group)
@@ -153,6 +153,8 @@ def _rows(path: Path, sheet: str) -> Iterator[dict[str, str]]:
         names = [
             item.get("name") for item in ElementTree.fromstring(archive.read("xl/workbook.xml")).iter(f"{_MAIN}sheet")
         ]
+        if sheet not in names:
+            return
         content = archive.read(f"xl/worksheets/sheet{names.index(sheet) + 1}.xml")
     for row in ElementTree.fromstring(content).iter(f"{_MAIN}row"):
         cells = {}
@@ -166,13 +168,17 @@ def _rows(path: Path, sheet: str) -> Iterator[dict[str, str]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=sorted(MEASURED_RATES), default="t4")
     parser.add_argument("--deepbench", type=Path, metavar="FILE.xlsx")
     parser.add_argument("--neusight", type=Path, metavar="conv.csv.gz")
     options = parser.parse_args(arguments)
-    for path, read in ((options.deepbench, deepbench), (options.neusight, neusight)):
+    rates = MEASURED_RATES[options.device]
+    half = _ZEROS.get(options.device, rates.half["fp16"])
+    fastest = replace(rates, half={**rates.half, "fp16": half}, autotuned=True)
+    for path, read, path_rates in ((options.deepbench, deepbench, fastest), (options.neusight, neusight, rates)):
         if path:
             timings = [timing for timing in dict.fromkeys(read(path)) if timing.seconds >= SHORTEST]
-            print(path.name, table(timings), sep="\n")
+            print(path.name, table(timings, path_rates), sep="\n")
     return 0
 
 

@@ -1,9 +1,10 @@
-"""Derive the rates of a T4 from NeuSight's timings of single kernels (sitar-lab/NeuSight, MIT).
+"""Derive the rates of a GPU from NeuSight's timings of single kernels (sitar-lab/NeuSight, MIT).
 
     python benchmarks/time/derive.py FOLDER
 
 FOLDER contains a file for each operator (`linear.csv.gz`, `bmm.csv.gz`, `conv.csv.gz`, `add.csv.gz`, ...): `Latency` in
-milliseconds, fp32, torch 2.1. The output is the entry for `t4` in `src/shoestring/estimate/rates.py`.
+milliseconds, fp32, torch 2.1. The output is an entry of `src/shoestring/estimate/rates.py`. NeuSight's repository has
+the timings of a GPU in `scripts/asplos/data/dataset/train/collect/OPERATOR/p2.1.0/GPU.csv`.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def rate_curve(timings: Iterable[Timing], points: Sequence[float], floor: float)
         yield from ((point, median(rates)) for point in pooled_points)
 
 
-def products(folder: Path) -> Iterator[Timing]:
+def products(folder: Path, bandwidth: float) -> Iterator[Timing]:
     """Yield padded FLOPs and seconds of the matrix products that are not bound by reading their operands.
 
     NeuSight multiplies M x N by N x K (`neusight/Dataset/collect.py`), as the kernels' grids confirm in all rows.
@@ -80,7 +81,7 @@ def products(folder: Path) -> Iterator[Timing]:
         for row in rows(folder, operator):
             batch, count, depth, columns = (int(row[name]) for name in ("B", "M", "N", "K"))
             transferred_bytes = 4 * batch * (count * depth + depth * columns + count * columns)
-            if transferred_bytes / 240e9 < 0.7 * seconds(row):
+            if transferred_bytes / bandwidth < 0.7 * seconds(row):
                 yield padded_flops((batch, count, columns, depth)), seconds(row)
 
 
@@ -115,13 +116,14 @@ def main(arguments: Sequence[str]) -> int:
     ]
     floor = min(tiny)
     print(f"minimum seconds of an operator: {floor * 1e6:.1f} us, median {median(tiny) * 1e6:.1f} us")
-    for name in (*ELEMENTWISE, "softmax", "ln"):
-        large = median_value(
-            memory_bound(folder, name), lambda size: size >= LARGE, lambda timing: timing[0] / timing[1]
-        )
-        print(f"{name}: {large / 1e9:.0f} GB/s")
+    bandwidths = {
+        name: median_value(memory_bound(folder, name), lambda size: size >= LARGE, lambda timing: timing[0] / timing[1])
+        for name in (*ELEMENTWISE, "softmax", "ln")
+    }
+    for name, bandwidth in bandwidths.items():
+        print(f"{name}: {bandwidth / 1e9:.0f} GB/s")
     for title, timings, points in (
-        ("matrix products", products(folder), PRODUCTS),
+        ("matrix products", products(folder, bandwidths["add"]), PRODUCTS),
         ("3x3 convolutions", convolutions(folder), CONVOLUTIONS),
     ):
         rates = rate_curve(timings, points, floor)

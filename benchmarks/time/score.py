@@ -3,7 +3,8 @@
     python benchmarks/time/score.py lora|train ROWS.csv --json OUT [--configs DIR] [--only ID,ID]
 
 This script measures and downloads nothing. OUT has the form of the memory scores, in seconds per step. The estimate of
-a row excludes the measurements of its own source. The last lines are the spreads by source for `estimate/spread.py`.
+a row excludes the measurements of its own source: in OUT each row has its `source`, and in `range_from` the sources
+whose measurements made its range. The last lines are the spreads by source for `estimate/spread.py`.
 """
 
 from __future__ import annotations
@@ -56,13 +57,26 @@ def score_time(row: Row, kind: Rows, case: Case, trace: Trace) -> Score:
     """Score the estimated seconds of a row. Raises UsageError if there is no estimate."""
     sharding = case.settings.sharding or "ddp"
     estimate = update_seconds(
-        trace, case.device, 1, gpus=case.gpus, sharding=sharding, torch_ddp=sharding == "ddp", without=source(row)
+        trace,
+        case.device,
+        1,
+        gpus=case.gpus,
+        sharding=sharding,
+        torch_ddp=sharding == "ddp",
+        without=source(row),
+        cudnn_benchmark=case.settings.cudnn_benchmark,
     )
     if estimate is None:
         raise UsageError(f"the rates of {case.device.title} are unknown")
     if source(row) in estimate.source:
         raise UsageError(f"the estimate is based on measurements of the row's own source: {estimate.source}")
-    return Score(row=row, measured=kind.measured(row) or 0.0, estimate=estimate, group=kind.group(row))
+    return Score(
+        row=row,
+        measured=kind.measured(row) or 0.0,
+        estimate=estimate,
+        group=kind.group(row),
+        details={"source": source(row), "range_from": estimate.range_names},
+    )
 
 
 def spread_lines(scores: Iterable[Score]) -> Iterator[str]:

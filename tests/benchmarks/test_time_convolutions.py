@@ -8,6 +8,8 @@ from zipfile import ZipFile
 import pytest
 from benchmarks.time import convolutions
 
+from shoestring.estimate.rates import MEASURED_RATES
+
 MAIN = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
 
 
@@ -49,6 +51,15 @@ def test_deepbench_rows_become_timings(tmp_path: Path) -> None:
     assert (gradient.direction, gradient.kind) == ("weight", "fp16 weight, larger, strided")
 
 
+def test_deepbench_is_compared_with_the_fastest_algorithms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_deepbench(tmp_path / "timings.xlsx")
+    outputs = []
+    for device in ("t4", "v100"):
+        assert convolutions.main(["--device", device, "--deepbench", str(tmp_path / "timings.xlsx")]) == 0
+        outputs.append(capsys.readouterr().out.splitlines())
+    assert len(outputs[0]) == len(outputs[1]) and outputs[0][1:3] != outputs[1][1:3]
+
+
 def test_table_has_the_error_of_each_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     row = {"Input_Size": 28, "Kernel_Szie": 3, "Stride": 1, "Padding": 1, "Input_Channel": 64, "Output_Channel": 64}
     with gzip.open(tmp_path / "conv.csv.gz", "wt", encoding="utf-8", newline="") as file:
@@ -59,6 +70,6 @@ def test_table_has_the_error_of_each_kind(tmp_path: Path, capsys: pytest.Capture
     [_, timing] = convolutions.neusight(tmp_path / "conv.csv.gz")
     assert convolutions.main(["--neusight", str(tmp_path / "conv.csv.gz")]) == 0
     _, _, line = capsys.readouterr().out.splitlines()
-    ratio = timing.seconds / timing.estimate
+    ratio = timing.seconds / timing.estimate(MEASURED_RATES["t4"])
     error = abs(1 / ratio - 1)
     assert line.split() == ["fp32", "forward,", "3", "x", "3", "1", *2 * [f"{ratio:.2f}"], *2 * [f"{error:.0%}"]]

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.memory import train as memory_train
 from benchmarks.memory.score import Score
-from benchmarks.time import adaptdl, derive, score, train
+from benchmarks.time import adaptdl, derive, gavel, score, train
 
 from shoestring.errors import UsageError
 from shoestring.estimate.kernels import padded_flops
@@ -53,6 +54,8 @@ def test_rows_become_seconds_with_a_range(tmp_path: Path, capsys: pytest.Capture
         ROW | {"id": "T5", **ADAPTDL},
     ]
     one_gpu, unmeasured, nodes, two_gpus, monitored = scores_of("train", rows, tmp_path)
+    assert one_gpu["source"] == "someone/else" and "petuum/adaptdl" in one_gpu["range_from"]
+    assert monitored["source"] == "petuum/adaptdl" and "petuum/adaptdl" not in monitored["range_from"]
     assert one_gpu["measured"] == 0.05 and 0 < one_gpu["low"] < one_gpu["estimate"] < one_gpu["high"] < 1
     assert unmeasured == {"id": "T2", "skipped": "nothing was measured"}
     assert "several machines" in nodes["skipped"]
@@ -105,23 +108,52 @@ def test_estimate_from_its_own_source_is_refused(monkeypatch: pytest.MonkeyPatch
 def test_loop_is_read_from_notes_and_source() -> None:
     assert train.Loop.from_row(ROW) == train.Loop()
     trainer = train.Loop.from_row(ROW | {"notes": "Freeze 10 encoder layers; Trainer train_samples_per_second"})
-    assert (trainer.clip_norm, trainer.frozen) == (1.0, 10)
-    legacy = train.Loop.from_row(ROW | ADAPTDL | {"num_gpus": "2"})
-    assert (legacy.legacy, legacy.monitored, legacy.single_process) == (True, True, False)
-    assert train.case(ROW | ADAPTDL, Path()).settings.optimizer_kernel == "for-loop"
+    assert (trainer.clip_norm, trainer.frozen) == (1.0, train._FROZEN_LAYERS)
+    adaptive = train.Loop.from_row(ROW | ADAPTDL | {"num_gpus": "2"})
+    assert (adaptive.monitored, adaptive.single_process, adaptive.autotuned) == (True, False, False)
+    images = {"model": "resnet18-cifar", "notes": "NGC PyTorch 20.03; cudnn.benchmark"}
+    assert train.Loop.from_row(ROW | ADAPTDL | images).autotuned
+    assert train.Loop.from_row(ROW | ADAPTDL | images).weight_decay == 5e-4
+    assert train.case(ROW | ADAPTDL | images | {"seq_len_or_image": "32x32"}, Path()).settings.cudnn_benchmark
 
 
-def test_frozen_layers_are_the_first_ones() -> None:
+def test_loops_of_gavel_are_those_of_its_repository() -> None:
+    of_gavel = ROW | {"source": "stanford-futuredata/gavel#throughputs"}
+    words, images, imagenet = (
+        train.Loop.from_row(of_gavel | {"model": name}) for name in ("lstm-lm", "resnet18-cifar", "resnet50")
+    )
+    assert (words.clip_norm, words.collates, words.momentum, words.autotuned) == (0.25, True, None, False)
+    assert (images.clip_norm, images.collates, images.momentum, images.autotuned) == (None, False, 0.9, False)
+    assert imagenet.autotuned
+
+
+def test_gavels_loader_changes_no_token() -> None:
+    tokens = torch.arange(12).reshape(4, 3)
+    assert torch.equal(gavel.collate(tokens), tokens)
+
+
+def test_optimizer_of_a_loop_has_its_options() -> None:
+    step: Any = memory_train.case(ROW | {"optimizer": "SGD"}, Path()).recipe()
+    loop = train.Loop(momentum=0.9, weight_decay=5e-4)
+    optimizer = train.LoopStep(step, loop).optimizer(torch.nn.Linear(1, 1))
+    assert [(group["momentum"], group["weight_decay"]) for group in optimizer.param_groups] == [(0.9, 5e-4)]
+
+
+def test_frozen_layers_are_the_first_ones_and_the_embeddings() -> None:
     class Step:
         effective_batch, epochs, seed = 1, 1, 0
         batch = loss = first_batches = None
 
         def model(self) -> torch.nn.Module:
-            return torch.nn.ModuleDict({"layer": torch.nn.ModuleList(torch.nn.Linear(1, 1) for _ in range(3))})
+            layers = torch.nn.ModuleList(torch.nn.Linear(1, 1) for _ in range(3))
+            return torch.nn.ModuleDict({"embeddings": torch.nn.Embedding(2, 1), "layer": layers})
 
     step: Any = Step()
     model: Any = train.LoopStep(step, train.Loop(frozen=2)).model()
     assert [layer.weight.requires_grad for layer in model["layer"]] == [False, False, True]
+    assert not model["embeddings"].weight.requires_grad
+    whole: Any = train.LoopStep(step, train.Loop()).model()
+    assert whole["embeddings"].weight.requires_grad
 
 
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD])

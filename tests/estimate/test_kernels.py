@@ -6,7 +6,16 @@ from typing import get_args
 
 import pytest
 
-from shoestring.estimate.kernels import OVERHEAD_DEPTH, interpolate_rate, kernel_seconds, padded_flops, tiled_flops
+from shoestring.estimate.kernels import (
+    OVERHEAD_DEPTH,
+    RECURRENT_STEP_SECONDS,
+    WEIGHT_PRODUCT,
+    fused_flops,
+    interpolate_rate,
+    kernel_seconds,
+    padded_flops,
+    tiled_flops,
+)
 from shoestring.estimate.rates import MEASURED_RATES, Rates, find_rates, scale_curve
 from shoestring.hardware.catalog import DEVICES
 from shoestring.settings import Precision
@@ -71,17 +80,48 @@ def test_nothing_is_faster_than_its_launches() -> None:
     assert kernel_seconds(Op("aten::add", 0, 4, "fp32", launches=7), T4) == pytest.approx(7 * T4.kernel_seconds)
 
 
-def test_convolution_is_tiled_and_weight_gradient_a_product() -> None:
-    shape = (1, 64 * 32 * 32, 256, 256 * 9, 3, 3, 32, 32, 1, 1, 0)
+def test_convolution_is_tiled_and_its_weight_gradient_as_fast() -> None:
+    shape = (1, 2 * 32 * 32, 256, 256 * 9, 3, 3, 32, 32, 1, 1, 0)
     forward = product(*shape, name="aten::convolution")
     assert tiled_flops(shape) == forward.flops
     assert rate(forward) == pytest.approx(interpolate_rate(T4.convolutions, forward.flops))
     # 30 x 30 is 32 x 32 in tiles of 4, 200 channels are 256.
-    assert tiled_flops((1, 64 * 30 * 30, 200, 2304, 3, 3, 30, 30, 1, 1, 0)) == forward.flops
+    assert tiled_flops((1, 2 * 30 * 30, 200, 2304, 3, 3, 30, 30, 1, 1, 0)) == forward.flops
     both = dataclasses.replace(forward, name="aten::convolution_backward", flops=2 * forward.flops, launches=2)
     weights = dataclasses.replace(forward, name="aten::convolution_backward")
-    assert kernel_seconds(weights, T4) > 2 * kernel_seconds(forward, T4)
+    assert kernel_seconds(weights, T4) == kernel_seconds(forward, T4)
     assert kernel_seconds(both, T4) == pytest.approx(kernel_seconds(weights, T4) + kernel_seconds(forward, T4))
+
+
+def test_autotuned_convolution_has_the_products_of_winograds_algorithm() -> None:
+    fastest = dataclasses.replace(T4, autotuned=True)
+    shape = (1, 64 * 32 * 32, 256, 256 * 9, 3, 3, 32, 32, 1, 1, 0)
+    forward = product(*shape, name="aten::convolution")
+    assert fused_flops(shape) == padded_flops((16, 64 * 16 * 16, 256, 256))
+    # 31 x 31 positions are 16 x 16 tiles of 2 x 2.
+    assert fused_flops((1, 64 * 31 * 31, 256, 2304, 3, 3, 31, 31, 1, 1, 0)) == fused_flops(shape)
+    assert kernel_seconds(forward, fastest) == pytest.approx(fused_flops(shape) / 3.48e12)
+    # Without it, no convolution is faster, however large it is, and small ones are slower.
+    assert kernel_seconds(forward, T4) == kernel_seconds(forward, fastest)
+    small = product(1, 32 * 32, 64, 576, 3, 3, 32, 32, 1, 1, 0, name="aten::convolution")
+    assert kernel_seconds(small, T4) > 1.5 * kernel_seconds(small, fastest)
+
+
+def test_weight_gradient_of_a_product_takes_longer_than_the_product() -> None:
+    forward = product(1, 65536, 256, 256, 1, 1, 32, 32, 1, 1, 0, name="aten::convolution")
+    weights = dataclasses.replace(forward, name="aten::convolution_backward")
+    plain = kernel_seconds(product(1, 256, 256, 65536), T4)
+    assert kernel_seconds(weights, T4) == pytest.approx(WEIGHT_PRODUCT * plain)
+
+
+def test_recurrent_layer_waits_for_each_step() -> None:
+    # Two products and two kernels for each of 100 steps; half of the work waits for the step before.
+    layer = Op("shoestring::recurrent", 2 * 100 * 10**8, 4, "fp32", launches=200)
+    step = 10**8 / interpolate_rate(T4.products, 10**8) + RECURRENT_STEP_SECONDS
+    together = 10**10 / T4.products[-1][1]
+    assert kernel_seconds(layer, T4) == pytest.approx(together + 100 * step)
+    backward = dataclasses.replace(layer, name="shoestring::recurrent_backward", flops=2 * layer.flops)
+    assert kernel_seconds(backward, T4) == pytest.approx(3 * together + 100 * step)
 
 
 def test_other_convolutions_are_products_or_memory_bound() -> None:
@@ -120,7 +160,7 @@ def test_scaled_flops_scale_the_seconds() -> None:
     assert kernel_seconds(twice, T4) == pytest.approx(2 * kernel_seconds(once, T4), rel=0.01)
 
 
-@pytest.mark.parametrize("device", ["t4", "p100", "a100-40"])
+@pytest.mark.parametrize("device", ["t4", "p100", "v100", "a100-40"])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("name", ["aten::mm", "aten::_scaled_dot_product_efficient_attention", "aten::convolution"])
 def test_whole_batch_is_never_slower_than_parts(device: str, precision: Precision, name: str) -> None:
@@ -153,3 +193,13 @@ def test_untimed_gpu_has_scaled_curves() -> None:
     large = product(1, 8192, 8192, 8192, precision="bf16")
     assert rate(large, a100) > 0.9 * 0.32 * 312e12 > rate(large, t4)
     assert all(find_rates(device) for device in DEVICES.values())
+
+
+def test_volta_is_faster_in_16_bits_and_pascal_is_not() -> None:
+    large = (1, 8192, 8192, 8192)
+    overhead = 8192 / (8192 + OVERHEAD_DEPTH)
+    pascal, volta = MEASURED_RATES["p100"], MEASURED_RATES["v100"]
+    assert rate(product(*large), pascal) == pytest.approx(6.51e12 * overhead)
+    assert rate(product(*large, precision="fp16"), pascal) == rate(product(*large), pascal)
+    assert rate(product(*large), volta) == pytest.approx(13.2e12 * overhead)
+    assert rate(product(*large, precision="fp16"), volta) == pytest.approx(83e12 * overhead)

@@ -12,7 +12,7 @@ from shoestring.estimate.spread import SCORED, Spread, spread
 from shoestring.estimate.time import Seconds, update_seconds
 from shoestring.hardware.catalog import DEVICES, Device
 from shoestring.hardware.probe import local_cpu
-from shoestring.trace.record import Trace
+from shoestring.trace.record import Op, Trace
 from tests.estimate.example_traces import op, update
 
 T4 = DEVICES["t4"]
@@ -79,6 +79,14 @@ def test_cuda_graphs_wait_only_for_the_optimizers_host() -> None:
     assert estimate.value == pytest.approx(CALL + 2 * VIEW + KERNEL)
     several = seconds(update(forward=small, backward=small, optimizer=small), microbatches=10, cuda_graphs=True)
     assert several.parts["forward"] == pytest.approx(10 * KERNEL)
+
+
+def test_cudnn_benchmark_finds_faster_convolutions() -> None:
+    convolution = Op(
+        "aten::convolution", 2 * 1024 * 64 * 576, 4, "fp32", shape=(1, 1024, 64, 576, 3, 3, 32, 32, 1, 1, 0)
+    )
+    trace = update(forward=convolution, backward=op(), optimizer=op())
+    assert seconds(trace, cudnn_benchmark=True).parts["forward"] < seconds(trace).parts["forward"]
 
 
 def test_cpu_does_not_overlap_host_and_device() -> None:
@@ -159,8 +167,9 @@ def test_range_excludes_the_spread_of_the_own_source() -> None:
     )
     name = "nikhildinesharora/BERT-FineTuning-SQuAD-CUDA"
     without_own = seconds(trace, without=name)
-    assert without_own.value == estimate.value and without_own.low > estimate.low
+    assert without_own.value == estimate.value and without_own.low != estimate.low
     assert name in estimate.source and name not in without_own.source
+    assert set(estimate.range_names) - set(without_own.range_names) == {name}
 
 
 def test_limits_of_the_host_and_of_the_spread_are_independent() -> None:

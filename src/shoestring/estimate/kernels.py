@@ -28,6 +28,20 @@ WINOGRAD_CHANNELS = 64
 """Height and width of the result of one transform, and the channels that a thread block computes. Rounded up to both,
 NeuSight's 5,000 convolutions fit one curve best (a median error of 17%)."""
 
+FUSED_TILE = (2, 2)
+FUSED_PRODUCTS = 16
+"""The fastest of cuDNN's algorithms for most 3 x 3 convolutions turns each tile of 2 x 2 positions into 4 x 4 products
+of all channels, 2.25 times fewer than the formula has. At the rate of ordinary products of that size, DeepBench's
+convolutions in fp32 are predicted with a median error of 18% on a T4, 13% on a P100 and 21% on a V100 in the forward
+pass, 12 to 23% for the input's and 30 to 36% for the weight's gradient; the median ratios are between 0.87 and 1.06.
+DeepBench asks cuDNN for its fastest algorithm. NeuSight's convolutions, those of torch without `cudnn.benchmark`, take
+1.1 times as long as this on a T4, 1.45 times on a P100 and 1.75 times on a V100."""
+
+WEIGHT_PRODUCT = 1.5
+"""How much longer the weight's gradient of a 1 x 1 convolution takes in fp32 than the same product in the forward pass:
+1.65 times on a T4, 1.52 on a V100 and 1.34 on a P100, the medians of DeepBench's 20, 12 and 21 timings above 0.1 ms.
+That of 3 x 3 kernels takes as long as the forward pass (0.98, 0.95 and 1.00 of 27, 22 and 29)."""
+
 FEW_CHANNELS = 0.6
 """The share of a product's rate that the weight's gradient reaches with fewer than 8 channels of input, as in a first
 layer: DeepBench's fp32 timings on a T4 (`benchmarks/time/convolutions.py`)."""
@@ -38,7 +52,16 @@ operands twice: once for sums by channel, once for the gradient. In profiles of 
 (mholmeslinder/semi-supervised-cv at 3baf8a26, `logs/scalars*/**/kernel_stats.pb`) it takes 1.63 to 1.87 times (median
 1.75) as long as the gradient of the ReLU of the same tensor, at 240 GB/s. The forward pass has 135 to 157 GB/s."""
 
+RECURRENT_STEP_SECONDS = 33e-6
+"""The time from one step of a recurrent layer to the next beyond that of its product with the state: the median of
+DeepBench's timings of 53 recurrent layers on a V100, forward and for the input's gradient (LSTM 35 and 28 us, GRU 21
+and 25, plain layers 53 and 35; `results/train/DeepBench_NV_V100.xlsx`, cuDNN 7.6.2). On a P100 it was longer, with the
+older cuDNN 6."""
+
 _ATTENTION = "aten::_scaled_dot_product"
+_RECURRENT_SHARES = {"shoestring::recurrent": 1 / 2, "shoestring::recurrent_backward": 1 / 4}
+"""The share of a recurrent layer's FLOPs in the products that wait for the step before: forward multiplies the input
+and the state by weights, backward computes the gradients of all four operands."""
 _CONVOLUTION = "aten::convolution"
 _BACKWARD_CONVOLUTION = "aten::convolution_backward"
 
@@ -93,9 +116,31 @@ def tiled_flops(shape: Sequence[int]) -> float:
     return 2.0 * convolution.groups * images * positions * columns * convolution.depth
 
 
+def fused_flops(shape: Sequence[int]) -> float:
+    """Return the FLOPs of the products in Winograd's fused algorithm for a 3x3 convolution, in whole tiles.
+
+    `shape` is a `ConvolutionShape`.
+    """
+    convolution = ConvolutionShape(*shape)
+    height, width = FUSED_TILE
+    images = convolution.rows // (convolution.height * convolution.width)
+    tiles = images * -(-convolution.height // height) * -(-convolution.width // width)
+    return padded_flops((convolution.groups * FUSED_PRODUCTS, tiles, convolution.columns, convolution.channels))
+
+
+def _recurrent_seconds(op: Op, rates: Rates) -> float:
+    """Return the seconds of a recurrent layer: one product for all steps, then one for each, in turn."""
+    steps = max(1, op.launches // 2)
+    waiting = op.flops * _RECURRENT_SHARES[op.name]
+    all_steps, step = (_product_seconds(work, op.precision, rates) for work in (op.flops - waiting, waiting / steps))
+    return all_steps + steps * (step + RECURRENT_STEP_SECONDS)
+
+
 def _compute_seconds(op: Op, rates: Rates) -> float:
     if not op.flops:
         return 0.0
+    if op.name in _RECURRENT_SHARES:
+        return _recurrent_seconds(op, rates)
     is_half = op.precision != "fp32"
     if not op.shape:
         return op.flops / (rates.half[op.precision] if is_half else interpolate_rate(rates.products, op.flops))
@@ -134,20 +179,36 @@ def _convolution_parts(op: Op, rates: Rates) -> Sequence[float]:
 def _convolution_seconds(op: Op, flops: float, part: int, rates: Rates) -> float:
     """Return the seconds of the result, or of gradient number `part`: the weight's first, then the input's.
 
-    The weight's gradient is a product along all positions of all images, for which cuDNN has no faster algorithm.
+    The weight's gradient is a product along all positions of all images. For kernels of 3 x 3 cuDNN has algorithms for
+    it that are as fast as those of the forward pass, except in first layers.
     """
     groups, rows, columns, depth = op.shape[:4]
     if groups > 1 and columns == 1:
         return 0.0  # a depthwise convolution: torch's own kernels, which are memory-bound
     is_weight_gradient = op.name == _BACKWARD_CONVOLUTION and part == 0
     kernel = tuple(op.shape[4:6])
-    if kernel == WINOGRAD and tuple(op.shape[8:10]) == (1, 1) and op.precision == "fp32" and not is_weight_gradient:
-        work = flops * tiled_flops(op.shape) / (2.0 * math.prod(op.shape[:4]))
-        return work / interpolate_rate(rates.convolutions, work)
-    shape = (groups, depth, columns, rows) if is_weight_gradient else op.shape
-    seconds = _product_seconds(flops * _padding_factor(shape), op.precision, rates)
     has_few_channels = bool(kernel) and depth < ALIGNMENT * math.prod(kernel)
-    return seconds / FEW_CHANNELS if is_weight_gradient and has_few_channels else seconds
+    is_wide = not (is_weight_gradient and has_few_channels)
+    if kernel == WINOGRAD and tuple(op.shape[8:10]) == (1, 1) and op.precision == "fp32" and is_wide:
+        return _winograd_seconds(op.shape, flops, rates)
+    if not is_weight_gradient:
+        return _product_seconds(flops * _padding_factor(op.shape), op.precision, rates)
+    seconds = _product_seconds(flops * _padding_factor((groups, depth, columns, rows)), op.precision, rates)
+    if has_few_channels:
+        return seconds / FEW_CHANNELS
+    return seconds * WEIGHT_PRODUCT if kernel == (1, 1) else seconds
+
+
+def _winograd_seconds(shape: Sequence[int], flops: float, rates: Rates) -> float:
+    """Return the seconds of a 3x3 convolution in fp32 by the algorithm that torch chooses, or by the fastest one."""
+    # The FLOPs are scaled to another microbatch, the shape is not.
+    scale = flops / (2.0 * math.prod(shape[:4]))
+    fastest = _product_seconds(scale * fused_flops(shape), "fp32", rates)
+    if rates.autotuned:
+        return fastest
+    work = scale * tiled_flops(shape)
+    # The curve is by FLOPs alone, and the timed convolutions with many FLOPs have many channels.
+    return max(fastest, work / interpolate_rate(rates.convolutions, work))
 
 
 def _padding_factor(shape: Sequence[int]) -> float:

@@ -68,8 +68,16 @@ class Rates:
     queued: bool
     """Whether the host continues with the next operator while the device computes."""
     source: str
+    autotuned: bool = False
+    """Whether cuDNN's algorithms were timed before training and the fastest are used (`cudnn.benchmark`)."""
     tensor_cores: TensorCoreConvolutions | None = None
     """How convolutions use tensor cores; None if the device has none."""
+
+
+def scale_curve(curve: Curve, peak_rate: float) -> Curve:
+    """Return the curve scaled to end at `peak_rate`: sizes and rates grow by the same ratio, so times stay the same."""
+    curve_peak = curve[-1][1]
+    return tuple((size + math.log10(peak_rate / curve_peak), peak_rate * rate / curve_peak) for size, rate in curve)
 
 
 _T4_PRODUCTS: Curve = ((7.0, 0.92e12), (7.5, 2.22e12), (8.0, 3.20e12), (8.5, 3.48e12))
@@ -80,7 +88,9 @@ run at one clock."""
 _T4_CONVOLUTIONS: Curve = (
     (8.0, 0.49e12), (8.5, 1.34e12), (9.0, 2.44e12), (9.5, 4.61e12), (10.0, 6.64e12), (10.5, 9.30e12), (11.0, 12.50e12),
 )  # fmt: skip
-"""From the same source, which timed only the forward pass; the input's gradient uses the same curve."""
+"""From the same source, which timed only the forward pass; both gradients use the same curve, because DeepBench's 3x3
+gradients of the input and of the weight take as long as the forward pass (1.03 and 0.98 times on a T4, 0.99 and 1.00 on
+a P100, 0.99 and 0.95 on a V100, medians of 22 to 29 convolutions)."""
 
 _T4_HALF = 24e12
 """cuBLAS, 4096 cubed, a hundred times in a row: https://forums.developer.nvidia.com/t/about-gpu-peak-performance/264462,
@@ -152,7 +162,68 @@ _T4 = Rates(
     tensor_cores=_T4_TENSOR_CORES,
 )
 
-MEASURED_RATES: Mapping[str, Rates] = {"t4": _T4}
+_P100_PRODUCTS: Curve = (
+    (7.0, 0.50e12), (7.5, 1.42e12), (8.0, 3.13e12), (8.5, 3.92e12), (9.0, 5.34e12), (9.5, 6.23e12), (10.0, 6.51e12),
+)  # fmt: skip
+_P100_CONVOLUTIONS: Curve = (
+    (8.0, 0.31e12), (8.5, 0.96e12), (9.0, 2.22e12), (9.5, 5.16e12), (10.0, 8.91e12), (10.5, 13.66e12), (11.0, 18.38e12),
+)  # fmt: skip
+"""`benchmarks/time/derive.py` on NeuSight's timings of a P100 (PCIe, 16 GB). The first rate of convolutions is 0.28
+there, with which a convolution of three times the size would take less time."""
+
+_P100 = replace(
+    _T4,
+    products=_P100_PRODUCTS,
+    convolutions=_P100_CONVOLUTIONS,
+    half={"fp16": _P100_PRODUCTS[-1][1], "bf16": _P100_PRODUCTS[-1][1]},
+    bandwidth={"elementwise": 523e9, "softmax": 284e9, "norm": 304e9},
+    source=(
+        "kernels timed on a P100 by NeuSight (sitar-lab/NeuSight), in fp32; the host's 15 us, and 1.7 for a Python "
+        "function, by NeuSight's smallest operators on a T4"
+    ),
+    tensor_cores=None,
+)
+"""Without tensor cores products in 16 bits are not faster: large ones take equally long in fp32 and with inputs of 16
+bits (8.9 and 8.8 TFLOP/s by an older cuBLAS in DeepBench, `results/train/DeepBench_NV_P100.xlsx`)."""
+
+_V100_PCIE_PRODUCTS: Curve = (
+    (7.0, 0.74e12), (7.5, 2.20e12), (8.0, 6.13e12), (8.5, 9.07e12), (9.0, 10.21e12), (9.5, 11.12e12), (10.0, 11.94e12),
+    (10.5, 12.08e12), (11.0, 12.30e12),
+)  # fmt: skip
+_V100_PCIE_CONVOLUTIONS: Curve = (
+    (8.0, 0.82e12), (8.5, 2.07e12), (9.0, 4.47e12), (9.5, 9.38e12), (10.0, 14.83e12), (10.5, 21.45e12),
+    (11.0, 29.16e12),
+)  # fmt: skip
+"""`benchmarks/time/derive.py` on NeuSight's timings of a V100 (PCIe, 32 GB)."""
+
+_V100_RATE = 13.2e12
+"""The catalog's V100 is the SXM2 card. Large products in fp32 on that of a DGX-1: the median of 74 products of more
+than 10^10.5 FLOPs in DeepBench (`results/train/DeepBench_NV_V100.xlsx`)."""
+
+_V100_HALF = 83e12
+"""cuBLAS with tensor cores on a V100: arXiv 1803.04014. DeepBench has 99 TFLOP/s on a DGX-1 for tensors of zeros, with
+which the card is far from its limit of power."""
+
+_V100 = replace(
+    _T4,
+    products=scale_curve(_V100_PCIE_PRODUCTS, _V100_RATE),
+    convolutions=scale_curve(
+        _V100_PCIE_CONVOLUTIONS, _V100_PCIE_CONVOLUTIONS[-1][1] * _V100_RATE / _V100_PCIE_PRODUCTS[-1][1]
+    ),
+    half={"fp16": _V100_HALF, "bf16": _V100_RATE},
+    bandwidth={"elementwise": 766e9, "softmax": 539e9, "norm": 481e9},
+    source=(
+        "kernels timed on a V100: fp32 and memory by NeuSight (sitar-lab/NeuSight) and DeepBench, fp16 products by "
+        "Markidis and others (arXiv 1803.04014: 83 TFLOP/s), fp16 convolutions by DeepBench; attention in fp16 as on a "
+        "T4; the host's 15 us, and 1.7 for a Python function, by NeuSight's smallest operators on a T4"
+    ),
+    tensor_cores=replace(_T4_TENSOR_CORES, share=0.88, weight_tile=64, transpose_share=0.47),
+)
+"""The share is that of DeepBench's convolutions of more than 0.2 ms, compared with its products. The tile is from there
+too: the weight's gradient of 64 channels takes no longer per FLOP than that of 128. The bandwidth of transposes is from
+the profile that `_T4_TENSOR_CORES` names."""
+
+MEASURED_RATES: Mapping[str, Rates] = {"t4": _T4, "p100": _P100, "v100": _V100}
 
 _UNTIMED_FP32 = 0.53
 _UNTIMED_HALF = 0.32
@@ -203,12 +274,6 @@ def _scale_t4_rates(device: Device, fp32_flops: float, bandwidth: float) -> Rate
         if device.compute_capability and device.compute_capability >= (7, 0)
         else None,
     )
-
-
-def scale_curve(curve: Curve, peak_rate: float) -> Curve:
-    """Return the curve scaled to end at `peak_rate`: sizes and rates grow by the same ratio, so times stay the same."""
-    curve_peak = curve[-1][1]
-    return tuple((size + math.log10(peak_rate / curve_peak), peak_rate * rate / curve_peak) for size, rate in curve)
 
 
 def _cpu_rates(fp32_flops: float, bandwidth: float) -> Rates:

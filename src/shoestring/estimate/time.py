@@ -30,6 +30,8 @@ class Seconds:
     source: str
     calibration: float = 1.0
     """The factor applied from a run's measurements."""
+    range_names: tuple[str, ...] = ()
+    """The publications whose measured updates the range comes from."""
 
     @property
     def value(self) -> float:
@@ -49,6 +51,7 @@ def update_seconds(
     link: Link | None = None,
     without: str | None = None,
     cuda_graphs: bool = False,
+    cudnn_benchmark: bool = False,
 ) -> Seconds | None:
     """Estimate one update of so many microbatches on `device`: forward and backward of each, and one optimizer step.
 
@@ -58,7 +61,8 @@ def update_seconds(
     The trace is that of one of `gpus`, which exchange gradients over `link` (by default that of two T4s on PCIe): after
     the last microbatch, with FSDP2 (`sharding` zero2 or zero3) in each one, and with `torch_ddp`, in torch's
     DistributedDataParallel, while the last backward runs. With `cuda_graphs` the host launches each microbatch at once,
-    which counts as no time. `calibration` is from a run on the same device. Sources of measurements whose name contains
+    which counts as no time. With `cudnn_benchmark` convolutions run by cuDNN's fastest algorithms. `calibration` is
+    from a run on the same device. Sources of measurements whose name contains
     `without` are excluded, so that their rows are not predicted from themselves. None if the catalog lacks the device's
     rates. Input, saving and evaluation are not included.
     """
@@ -67,6 +71,7 @@ def update_seconds(
     rates = rates_of(device)
     if rates is None:
         return None
+    rates = replace(rates, autotuned=cudnn_benchmark)
     operators = _operators(trace, rates, work)
     low, typical, high = (
         _phase_seconds(trace, operators, microbatches, rates, call_seconds, python_seconds, cuda_graphs)
@@ -95,6 +100,7 @@ def update_seconds(
         low=value / _combined(value / sum(low.values()), 1 / scored_spread.low),
         high=value * _combined(sum(high.values()) / value, scored_spread.high),
         source=f"{rates.source}; range: {scored_spread.source}",
+        range_names=scored_spread.names,
     )
 
 
