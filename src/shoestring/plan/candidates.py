@@ -270,4 +270,5 @@ def seconds_of(
         sharding=settings.sharding,
         calibration=calibration,
         cuda_graphs=settings.cuda_graphs,
+        cudnn_benchmark=settings.cudnn_benchmark,
     )
