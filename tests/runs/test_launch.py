@@ -116,7 +116,7 @@ def test_moved_run_continues_with_moved_data(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match=r"bars\.csv"):
         shoestring.train("temporal", run="there/run")
     write_bars(tmp_path / "other.csv", price=50.0)
-    with pytest.raises(UsageError, match="content of data: saved with"):
+    with pytest.raises(UsageError, match="data: its files have changed since the checkpoint"):
         shoestring.train("temporal", run="there/run", data="other.csv")
     assert shoestring.train("temporal", run="there/run", data="there/bars.csv").status == "finished"
 

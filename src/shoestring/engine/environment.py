@@ -19,6 +19,9 @@ from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.techniques import compiled, memory_format
 
+_CONTENT = "content of "
+"""The beginning of the names of the facts on options that are paths."""
+
 
 def environment(
     settings: Settings, device: torch.device, loaded: LoadedRecipe, ranks: Ranks = ONE_RANK
@@ -45,7 +48,7 @@ def environment(
         "cudnn_benchmark": settings.cudnn_benchmark or None,
         "recipe file": loaded.digest[:16],
         "imported files": {name: digest[:16] for name, digest in loaded.imports.items()},
-        **{f"content of {name}": content_digest(path)[:16] for name, path in loaded.paths.items()},
+        **{f"{_CONTENT}{name}": content_digest(path)[:16] for name, path in loaded.paths.items()},
     }
     if loaded.adaptation.quantization != "none" or loaded.adaptation.optimizer_states != "own":
         facts["bitsandbytes"] = version("bitsandbytes") if find_spec("bitsandbytes") else None
@@ -83,6 +86,8 @@ def _describe_difference(name: str, saved: object, current: object) -> str:
     if name == "imported files" and isinstance(saved, dict) and isinstance(current, dict):
         files = [file for file in sorted(saved.keys() | current.keys()) if saved.get(file) != current.get(file)]
         return f"files that the recipe imports: changed since the checkpoint: {', '.join(files)}"
+    if name.startswith(_CONTENT) and saved and current:
+        return f"{name.removeprefix(_CONTENT)}: its files have changed since the checkpoint (names, sizes or content)"
     if name == "memory_format":
         saved, current = (value or "contiguous" for value in (saved, current))
     return f"{name}: saved with {saved}, now {current}"

@@ -59,7 +59,10 @@ class Recipe(Protocol):
     - For plans of data that are not here (the option `rows`): `row`, what a row of the data is ("a judgment"), by
       default a sample; `samples_per_row`, how many samples a row has, by default 1; `rows_read()`,
       the number of rows that `data` has read, by default that of the samples; `part_shares`, the share of the
-      rows in each part, by default all in `train`.
+      rows in each part, by default all in `train`; `count_rows(files)`, the number of rows of data with these files,
+      a mapping from their paths relative to the option `data` (or the name of the file that it is) to their bytes,
+      None if these do not tell. A recipe without `count_rows` cannot tell; `shoestring kaggle start` then asks for
+      `rows`.
     - `packed_batch(size)` -> like `batch`, the largest batch of `size` rows into which samples of in total at most
       `capacity` are packed (`packing=yes`). `collate` then gets lists of samples, one for each row.
     - `label(dataset, index)` -> the label of a sample; a subset of the training data preserves the labels' shares.

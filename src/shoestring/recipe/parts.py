@@ -41,6 +41,7 @@ class Parts:
     row: str = "a sample"
     samples_per_row: float = 1.0
     rows_read: Callable[[], int] | None = None
+    count_rows: Callable[[Mapping[str, int]], int | None] | None = None
     part_shares: Mapping[str, float] = field(default_factory=lambda: {"train": 1.0})
     packed_batch: Callable[[int], Any] | None = None
     label: Callable[[Any, int], Any] | None = None

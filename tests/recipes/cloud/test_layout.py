@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from shoestring.errors import DataError
+from shoestring.recipes.cloud import Cloud
 from shoestring.recipes.cloud.layout import TEST, VALIDATION, read
 from shoestring.recipes.cloud.triplets import Triplet
 from shoestring.recipes.rows import BadRows
@@ -69,3 +70,14 @@ def test_official_parts_have_ten_different_scenes_each() -> None:
     assert sum(map(len, TEST.values())) == 10
     assert sum(map(len, VALIDATION.values())) == 10
     assert not any(TEST[season] & VALIDATION[season] for season in TEST)
+
+
+def test_complete_tiles_are_counted_by_the_names_of_files(tmp_path: Path) -> None:
+    create_tile(tmp_path / "deep", "ROIs2017_winter", 8, 1)
+    create_tile(tmp_path, "ROIs1158_spring", 17, 2)
+    create_tile(tmp_path, "ROIs2017_winter", 8, 2, kinds=("s2",))
+    (tmp_path / "deep" / "notes.txt").touch()
+    files = {path.relative_to(tmp_path).as_posix(): 1 for path in tmp_path.rglob("*") if path.is_file()}
+    assert Cloud().count_rows(files) == 2
+    assert Cloud().count_rows({**files, "data.csv": 1}) is None  # the table says which tiles are used
+    assert Cloud().count_rows({"a.txt": 1}) is None

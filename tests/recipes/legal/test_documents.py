@@ -4,7 +4,7 @@ import pytest
 
 from shoestring.errors import DataError
 from shoestring.recipes.legal import roles
-from shoestring.recipes.legal.documents import Document, read
+from shoestring.recipes.legal.documents import Document, count_documents, read
 from shoestring.recipes.rows import BadRows
 
 CLASSES = roles.class_numbers(roles.SETS["legalseg"])
@@ -89,3 +89,23 @@ def test_roles_may_be_a_list() -> None:
 def test_every_set_of_roles_is_valid() -> None:
     assert {name: len(names) for name, names in roles.SETS.items()} == {"legalseg": 7, "law-ai": 7, "build": 13}
     assert all(roles.roles_problem(name) is None for name in roles.SETS)
+
+
+@pytest.mark.parametrize(
+    ("names", "count"),
+    [
+        (("a.txt", "b.tsv", "README.md", "deep/c.txt", "empty.txt"), 2),
+        (("train/a.txt", "train/b.txt", "dev/c.txt", "notes/d.txt", "e.txt", "test/deep/f.txt"), 3),
+        (("train.txt", "dev/a.txt", "dev/b.txt"), None),  # the first one has any number of judgments
+        (("all.txt",), None),
+        (("a.csv", "b.csv"), None),
+    ],
+)
+def test_files_with_one_judgment_each_are_counted_as_they_are_read(tmp_path, names, count):
+    for name in names:
+        write(tmp_path / name, "" if name == "empty.txt" else f"{name}\tFacts\n")
+    sizes = {name: (tmp_path / name).stat().st_size for name in names}
+    assert count_documents(sizes) == count
+    if count:
+        assert sum(map(len, read_strictly(tmp_path).values())) == count
+    assert count_documents({name: 10**6 for name in names}) is None  # too large for one judgment each

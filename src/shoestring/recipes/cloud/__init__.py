@@ -18,7 +18,7 @@ from shoestring.errors import UsageError
 from shoestring.packages.requirements import require
 from shoestring.recipe import evidence
 from shoestring.recipe.evaluating import EvaluatesBatches
-from shoestring.recipes.cloud.layout import SHARES
+from shoestring.recipes.cloud.layout import SHARES, count_triplets
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -105,6 +105,12 @@ class Cloud(EvaluatesBatches):
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
         self._data_notes: list[str] = []
+
+    def count_rows(self, files: Mapping[str, int]) -> int | None:
+        """Return the number of complete triplets of SEN12MS-CR's folders; None for tiles that a `data.csv` lists."""
+        if self.options.table is not None or "data.csv" in files:
+            return None
+        return count_triplets(files) or None
 
     @property
     def clip_norm(self) -> float | None:

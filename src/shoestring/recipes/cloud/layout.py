@@ -7,8 +7,8 @@ because some copies of the data set nest them several times.
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
 
 from shoestring.recipes.cloud.triplets import PARTS, Listing, TileName, Triplet, parse_tile_name
 from shoestring.recipes.rows import BadRows
@@ -59,16 +59,30 @@ def read(root: Path, bad_rows: BadRows) -> Listing:
 
 def find_tiles(root: Path) -> list[tuple[TileName, dict[str, str]]]:
     """Return the tiles below `root`, sorted by season, scene and patch, with the path of each kind of image."""
-    paths_by_tile: dict[TileName, dict[str, str]] = defaultdict(dict)
+    return _tiles_of(_image_paths(root))
+
+
+def _image_paths(root: Path) -> Iterator[str]:
+    """Yield the paths relative to `root` of the files in folders of images; folders below these are left out."""
     for folder, subfolders, names in os.walk(root):
         subfolders.sort()
-        kind = _FOLDER.fullmatch(Path(folder).name)
-        if not kind:
-            continue
-        subfolders.clear()
-        for name in sorted(names):
-            if tile := parse_tile_name(name):
-                paths_by_tile[tile][kind[1]] = Path(folder, name).relative_to(root).as_posix()
+        if _FOLDER.fullmatch(Path(folder).name):
+            subfolders.clear()
+            yield from (Path(folder, name).relative_to(root).as_posix() for name in sorted(names))
+
+
+def count_triplets(paths: Iterable[str]) -> int:
+    """Return how many tiles have all three images, by the paths of the files relative to the data folder."""
+    return sum(not missing_images_problem(images, KINDS) for _, images in _tiles_of(paths))
+
+
+def _tiles_of(paths: Iterable[str]) -> list[tuple[TileName, dict[str, str]]]:
+    """Return the tiles that these paths are images of, as `find_tiles` does."""
+    paths_by_tile: dict[TileName, dict[str, str]] = defaultdict(dict)
+    for path in paths:
+        kind, tile = _FOLDER.fullmatch(PurePosixPath(path).parent.name), parse_tile_name(PurePosixPath(path).name)
+        if kind and tile:
+            paths_by_tile[tile][kind[1]] = path
     return sorted(paths_by_tile.items())
 
 

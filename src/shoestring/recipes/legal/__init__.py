@@ -10,7 +10,7 @@ The baseline always predicts the most frequent role, so `evaluate` reports the m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,6 +88,12 @@ class Legal(EvaluatesBatches):
     def rows_read(self) -> int:
         """Return the number of judgments that `data` has read."""
         return self._rows_read
+
+    def count_rows(self, files: Mapping[str, int]) -> int | None:
+        """Return the number of files if each has one judgment, by their sizes; else None."""
+        from shoestring.recipes.legal.documents import count_documents
+
+        return count_documents(files)
 
     @property
     def part_shares(self) -> dict[str, float]:

@@ -2,10 +2,11 @@
 
 from array import array
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from shoestring.errors import DataError
 from shoestring.reading import LINE_BYTES, TEXT_BYTES, read_bytes, reason
@@ -17,6 +18,9 @@ PART_NAMES = {"train": ("train", "training"), "validation": ("validation", "vali
 
 SUFFIXES = (".txt", ".tsv")
 """The endings of files with judgments."""
+
+_MOST_MEAN_BYTES = 400_000
+"""Of files with one judgment each: those of LegalSeg have about 40,000."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +79,30 @@ def _list_files(path: Path) -> Iterator[tuple[str, Path]]:
         for member in members:
             files = [member] if member.is_file() else sorted(member.iterdir())
             yield from ((part, file) for file in files if file.is_file() and file.suffix in SUFFIXES)
+
+
+def count_documents(files: Mapping[str, int]) -> int | None:
+    """Return how many of the files, given by their paths in the data and their bytes, `read` would read.
+
+    That is the number of judgments if each file has one. None if it seems not to be so: a part of the data is a single
+    file, or the files are too large for one judgment each.
+    """
+    paths = {PurePosixPath(name): size for name, size in files.items()}
+    sizes_by_entry: dict[PurePosixPath, list[int]] = defaultdict(list)
+    for path, size in paths.items():
+        if path.suffix in SUFFIXES and len(path.parts) <= 2 and size:
+            sizes_by_entry[PurePosixPath(path.parts[0])].append(size)
+    names = {entry: entry.stem.casefold() for entry in sizes_by_entry}
+    part_names = {name for members in PART_NAMES.values() for name in members}
+    has_parts = any(name in PART_NAMES["train"] for name in names.values())
+    if has_parts:
+        entries = [entry for entry in names if names[entry] in part_names]
+    else:
+        entries = [entry for entry in names if entry in paths]
+    sizes = [size for entry in entries for size in sizes_by_entry[entry]]
+    if len(sizes) < 2 or sum(sizes) > _MOST_MEAN_BYTES * len(sizes) or (has_parts and paths.keys() & set(entries)):
+        return None
+    return len(sizes)
 
 
 def _parse(
