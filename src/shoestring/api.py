@@ -477,16 +477,17 @@ def notebook(
 
     The folder `out` gets `notebook.ipynb`, which carries Shoestring and the recipe's files, and `kernel-metadata.json`
     for the account `user`. Without `internet`, for sessions of Kaggle that have none, it also gets `wheels`, a dataset
-    with the packages that Kaggle's image lacks.
+    with the packages that Kaggle's image lacks. The notebook plans with the data that it finds: `rows`, `row_tokens`
+    and `lengths`, which stand for them in plans elsewhere, may be given and are not written into it.
 
     Raises UsageError for an unknown target, files that exist, a notebook that is too large for Kaggle, and wheels that
     cannot be downloaded.
     """
-    from shoestring.recipe.finding import choose
+    from shoestring.recipe.finding import choose_for_run
     from shoestring.remote.notebook.writing import write_notebook
 
-    loaded, _ = choose(recipe, values)
-    return write_notebook(loaded, values, on, _path(out), user, internet=internet)
+    loaded, of_run = choose_for_run(recipe, values)
+    return write_notebook(loaded, of_run, on, _path(out), user, internet=internet)
 
 
 def watch(run: str | Path, *, page: str | Path | None = None, every_seconds: float = 1.0) -> Iterator[View]:

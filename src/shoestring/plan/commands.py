@@ -11,8 +11,9 @@ from shoestring import config
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Platform, Target
 from shoestring.plan.weight_type import with_weight_type
-from shoestring.recipe.absent_data import AbsentData
-from shoestring.recipe.options import LoadedRecipe, with_defaults
+from shoestring.recipe.absent_data import split_values
+from shoestring.recipe.finding import is_hugging_face
+from shoestring.recipe.options import LoadedRecipe, own_fields, with_defaults
 from shoestring.settings import Settings
 
 
@@ -66,10 +67,10 @@ def _command(
     if target.name != "local":
         words += ["--on", target.name]
     words += _limit_flags(target)
+    takes_data = "data" in loaded.options or is_hugging_face(loaded.reference)
     if loaded.absent_data and verb == "train":
-        absent = config.fields(AbsentData)
-        options = {name: value for name, value in options.items() if name not in absent} | {"data": "PATH"}
-    if loaded.absent_data and verb == "kaggle start":
+        options = split_values(options, own_fields(loaded))[0] | ({"data": "PATH"} if takes_data else {})
+    if loaded.absent_data and verb == "kaggle start" and takes_data:
         words += ["--data", "OWNER/DATASET"]
     for key, value in {**config.as_json(options), **settings, **config.as_json(changes)}.items():
         words += ["--set", f"{key}={value}"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any
 
+from shoestring import config
 from shoestring.errors import UsageError
 from shoestring.reading import COUNT, MAX_COUNT, find_problems, is_count, read_json, reason
 
@@ -29,6 +30,16 @@ class AbsentData:
     lengths: Annotated[
         Path | None, "for such plans: the file with the samples' lengths, from shoestring check RECIPE --lengths FILE"
     ] = None
+
+
+def split_values(values: Mapping[str, object], own: Container[str] = ()) -> tuple[dict[str, object], dict[str, object]]:
+    """Return the values of a run without those of `AbsentData`, and these, which only its plan has.
+
+    Names in `own` are options of the recipe, which a run has.
+    """
+    names = config.fields(AbsentData).keys() & values.keys()
+    absent = {name: value for name, value in values.items() if name in names and name not in own}
+    return {name: value for name, value in values.items() if name not in absent}, absent
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from shoestring.errors import UsageError, nearest
 from shoestring.failures import recipe_errors
 from shoestring.reading import is_file, is_folder
 from shoestring.recipe import lightning
+from shoestring.recipe.absent_data import split_values
 from shoestring.recipe.near_misses import require_no_near_misses
 from shoestring.recipe.options import LoadedRecipe, option_fields, own_fields, size_defaults, with_defaults
 from shoestring.recipe.source import RecipeSource
@@ -156,6 +157,19 @@ def choose(
             hint="leave packing out; a recipe that packs has packed_batch(size) and capacity",
         )
     return loaded, chosen_settings
+
+
+def choose_for_run(reference: str | object, values: Mapping[str, object]) -> tuple[LoadedRecipe, dict[str, object]]:
+    """Return a recipe with the `values` of a run, and these: `values` without the options of plans for absent data.
+
+    Raises UsageError as `choose` does, also for those options, and if the file of lengths cannot be used.
+    """
+    of_run, absent = split_values(values, own_fields(find(reference)))
+    loaded, _ = choose(reference, of_run)
+    if absent:
+        of_plan = {name: value for name, value in of_run.items() if name != "data"} | absent
+        _ = choose(reference, of_plan)[0].lengths
+    return loaded, of_run
 
 
 def is_hugging_face(reference: object) -> TypeGuard[str]:

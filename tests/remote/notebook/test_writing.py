@@ -35,6 +35,17 @@ def test_metadata_is_ready_to_push(tmp_path):
     assert (tmp_path / metadata["code_file"]).exists()
 
 
+def test_options_that_stand_for_data_in_plans_are_not_written(tmp_path):
+    shoestring.notebook("legal", out=tmp_path / "a", rows="500", epochs="2", data="/kaggle/input/law")
+    text = (tmp_path / "a" / "notebook.ipynb").read_text()
+    assert "OPTIONS = {'epochs': '2', 'data': '/kaggle/input/law'}" in text and "rows" not in text.partition("RUN")[0]
+    with pytest.raises(UsageError, match="options of legal cannot be used"):
+        shoestring.notebook("legal", out=tmp_path / "b", rows="0")
+    with pytest.raises(UsageError, match=r"lengths=\S+no\.json: cannot be read"):
+        shoestring.notebook("legal", out=tmp_path / "b", lengths="no.json")
+    assert not (tmp_path / "b").exists()
+
+
 def test_files_of_a_recipe_of_ones_own_are_written_by_a_cell(tmp_path):
     recipe = tmp_path / "mine.py"
     recipe.write_text(MINE)
