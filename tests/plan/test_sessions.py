@@ -1,5 +1,7 @@
 """Sessions, the weeks of a quota, and the overhead of a session."""
 
+import math
+
 import pytest
 
 from shoestring.estimate.span import Span, total
@@ -21,14 +23,29 @@ def make_work(update_seconds, **parts):
     return Work(update=exactly(forward=update_seconds), start=exactly(starting=60), **parts)
 
 
-def plan_sessions(total_updates, update_seconds, session_hours, weekly_hours=None, **parts):
+def plan_sessions(total_updates, update_seconds, session_hours, weekly_hours=None, most=math.inf, **parts):
     return sessions(
         make_work(update_seconds, **parts),
         total_updates=total_updates,
         updates_per_epoch=10,
         session_hours=session_hours,
         weekly_hours=weekly_hours,
+        most=most,
     )
+
+
+def test_durations_are_read_from_what_was_written():
+    work = make_work(3.0, epoch_end=exactly(evaluation=5), saving_share=Span(0.01, 0.0, 0.02))
+    assert Work.from_json(work.json()) == work
+    for values in ({}, {**work.json(), "update": [{"name": "forward", "seconds": "3"}]}, {**work.json(), "start": 3}):
+        with pytest.raises(ValueError, match="duration"):
+            Work.from_json(values)
+
+
+def test_more_sessions_than_wanted_are_not_computed():
+    count = len(plan_sessions(10**5, 3.6, 5.0))
+    assert count > 5 and plan_sessions(10**5, 3.6, 5.0, most=count - 1) is None
+    assert len(plan_sessions(10**5, 3.6, 5.0, most=count)) == count
 
 
 def test_machine_without_a_limit_needs_one_session():

@@ -69,6 +69,8 @@ class Plan(display.Displayed):
     """The time of training."""
     sessions: tuple[PlannedSession, ...]
     """The sessions of the run; empty if the time is unknown or no session is long enough."""
+    work: Work
+    """What the run does, with its durations: what the sessions are computed from."""
     unknown: tuple[str, ...]
     """What the run does besides, whose duration is not known, and what would make it known."""
     weeks: tuple[PlannedWeek, ...]
@@ -159,6 +161,7 @@ class Plan(display.Displayed):
             },
             "time": self.time.json(),
             "job": {**total(self.job.values()).json(), "parts": parts_json(self.job), "unknown": list(self.unknown)},
+            "work": self.work.json(),
             "sessions": [session.json() for session in self.sessions],
             "weeks": [dataclasses.asdict(week) for week in self.weeks],
             "disk": self.disk.json(),
@@ -303,6 +306,7 @@ def plan_with(
         memory=chosen.memory,
         time=time,
         sessions=tuple(planned_sessions or ()),
+        work=work,
         unknown=work.unknown,
         weeks=planned_weeks,
         disk=disk,

@@ -1,11 +1,14 @@
 """The sessions and weeks of a run, computed from the durations of what it does."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from shoestring.estimate.span import NOTHING, Span, total
+from shoestring.reading import number
 
 _SHORTEST = 1800.0
 """The shortest remainder of a week's quota, in seconds, that is used for a session."""
@@ -46,6 +49,43 @@ class Work:
     """The share of the time of updates in addition to it, in which they wait for checkpoints."""
     unknown: tuple[str, ...] = ()
     """What else the run does, whose duration is not known, and what would make it known; full sentences."""
+
+    def json(self) -> dict[str, Any]:
+        """Return the durations as JSON, from which `from_json` makes them again.
+
+        Keys:
+            update (list of objects): an update by its parts, each as those of `sessions.parts`
+            epoch_end (list of objects): what follows an epoch
+            start (list of objects): the start of each session
+            first (list of objects): what the first session does before its first update
+            restart (list of objects): what each later session does before its first update
+            stop (list of objects): the end of each session
+            last (list of objects): what follows the last update
+            saving_share (object): the share of the time of updates in addition to it, in which they wait for saves
+            saving_share.seconds (number): the expected share
+            saving_share.low_seconds (number): its lower bound
+            saving_share.high_seconds (number): its upper bound
+        """
+        return {**{name: parts_json(getattr(self, name)) for name in _PARTS}, "saving_share": self.saving_share.json()}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Work:
+        """Return the durations of `json`, without what is unknown. Raises ValueError for other values."""
+        try:
+            durations: dict[str, Any] = {name: {part["name"]: _span(part) for part in values[name]} for name in _PARTS}
+            return cls(**durations, saving_share=_span(values["saving_share"]))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not the durations of a run: {error!r}") from error
+
+
+_PARTS = ("update", "epoch_end", "start", "first", "restart", "stop", "last")
+
+
+def _span(values: Mapping[str, Any]) -> Span:
+    seconds = [number(values[name]) for name in ("seconds", "low_seconds", "high_seconds")]
+    if any(value is None or value < 0 for value in seconds):
+        raise ValueError("a duration is not a number of seconds")
+    return Span(*(value for value in seconds if value is not None))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,8 +181,10 @@ def sessions(
     updates_per_epoch: int,
     session_hours: float | None,
     weekly_hours: float | None = None,
+    most: float = math.inf,
 ) -> list[PlannedSession] | None:
-    """Return the sessions for `total_updates`; None if a session is too short for a single update and its save.
+    """Return the sessions for `total_updates`; None if a session is too short for a single update and its save, or if
+    there are more than `most`.
 
     `session_hours` of None means no limit: one session. A session that does not finish the run ends before its limit
     (`stop_seconds`). A session ends at the end of the week's quota; a remainder of the quota that is too short for a
@@ -166,6 +208,8 @@ def sessions(
     planned: list[PlannedSession] = []
     remaining_updates, remaining_quota, is_finished = total_updates, week, False
     while not is_finished:
+        if len(planned) >= most:
+            return None
         is_first = not planned
         if remaining_quota < min(limit, week, _SHORTEST) or (
             remaining_quota < limit and updates_in(remaining_quota, is_first) < 1
