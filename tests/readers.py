@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -27,11 +27,13 @@ from shoestring.engine.environment import require_same
 from shoestring.engine.precision import mixed_precision
 from shoestring.engine.state import TrainingState
 from shoestring.errors import ShoestringError
+from shoestring.estimate.span import Span
 from shoestring.estimate.time import update_seconds
 from shoestring.hardware.measured import content as content_of_rates
 from shoestring.hardware.targets import find
 from shoestring.monitor import events
 from shoestring.monitor.time_breakdown import compute_breakdown
+from shoestring.plan.sessions import Work
 from shoestring.reading import read_bytes
 from shoestring.recipes.chart import adapters, prediction
 from shoestring.recipes.chart import data as chart
@@ -50,6 +52,7 @@ from shoestring.recipes.vqa import teacher
 from shoestring.remote.backup.commits import CommitName, parse_commit
 from shoestring.remote.backup.identity import read_identity
 from shoestring.remote.kaggle.chain_file import ChainState, SessionRecord, read_chain
+from shoestring.remote.kaggle.forecast import forecast
 from shoestring.remote.kaggle.kernel.session_file import NAME, read_session_file
 from shoestring.report.page import document
 from shoestring.report.page.run import read as read_run
@@ -329,6 +332,21 @@ def write_chain(folder: Path) -> None:
     (folder / "chain.json").write_text(json.dumps(state.json()))
 
 
+WORK = Work(update={"forward": Span(0.4, 0.3, 0.6)}, epoch_end={"evaluation": Span.exactly(2.0)})
+
+
+def write_chain_of_run(folder: Path) -> None:
+    (folder / "kaggle" / "run").mkdir(parents=True)
+    write_chain(folder / "kaggle")
+    write_run(folder / "kaggle" / "run")
+    (folder / "kaggle" / "plan.json").write_text(json.dumps({**PLAN["plan"], "work": WORK.json()}))
+
+
+def read_forecast(folder: Path) -> Any:
+    answer = forecast(cast(ChainState, read_chain(folder / "kaggle")), folder / "kaggle")
+    return answer and answer.json()
+
+
 SESSION = {
     "format": 1,
     "nonce": "0" * 32,
@@ -372,6 +390,10 @@ READERS = [
     Reader("state", write_run, "state.json", lambda run: StoredState.read(run / "state.json")),
     Reader("config file", write_texts(**{"run.toml": CONFIG}), "run.toml", lambda run: read_config(run / "run.toml")),
     Reader("chain on Kaggle", write_chain, "chain.json", read_chain),
+    *(
+        Reader(f"forecast with {file}", write_chain_of_run, f"kaggle/{file}", read_forecast)
+        for file in ("plan.json", "run/plan.json", "run/events.jsonl")
+    ),
     Reader("events", write_run, "events.jsonl", read_events),
     Reader("lock", write_run, "lock", inspect_lock),
     *(

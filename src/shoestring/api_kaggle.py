@@ -28,7 +28,9 @@ def start(
     """Train on Kaggle, session after session, until the run is finished and in the directory `run`; call it again to
     go on.
 
-    `data` has datasets, `owner/slug[:PATH]`; the one with a path, or the only one, becomes the option `data`.
+    `data` has datasets, `owner/slug[:PATH]`; the one with a path, or the only one, becomes the option `data`. The plan
+    of a new run is for these data: with as many rows as the list of its files has, or as `rows`, `row_tokens` and
+    `lengths` in `values` say, which only the plan has.
     `limit_seconds` of a session replaces the platform's limit. Kaggle is asked every `every_seconds`. Returns the chain
     as `status` does. `on_event` gets a sentence for everything that happens, `on_plan` the plan of a new run.
 
@@ -42,7 +44,7 @@ def start(
         from shoestring.report.page.document import write
 
         write(request.run, None)
-    return following.describe(state)
+    return following.describe(state, request.run)
 
 
 def preview(
@@ -94,7 +96,7 @@ def fetch(run: str | Path) -> dict[str, Any]:
     """
     from shoestring.remote.kaggle import following
 
-    return following.describe(following.fetch(Path(run)))
+    return following.describe(following.fetch(Path(run)), Path(run))
 
 
 def stop(
@@ -114,7 +116,7 @@ def stop(
     state, deleted = following.stop(
         Path(run), lambda kernels, chain: confirm(kernels, following.loss(chain)), every_seconds
     )
-    return {**following.describe(state), "deleted": deleted}
+    return {**following.describe(state, Path(run)), "deleted": deleted}
 
 
 def _request(arguments: dict[str, Any]) -> Any:

@@ -108,4 +108,4 @@ def test_files_with_one_judgment_each_are_counted_as_they_are_read(tmp_path, nam
     assert count_documents(sizes) == count
     if count:
         assert sum(map(len, read_strictly(tmp_path).values())) == count
-    assert count_documents({name: 10**6 for name in names}) is None  # too large for one judgment each
+    assert count_documents(dict.fromkeys(names, 10**6)) is None  # too large for one judgment each

@@ -98,6 +98,26 @@ def test_what_does_not_exist_is_none(client, server):
     assert client.source(KERNEL) is None and client.dataset_files("me/nothing") is None
 
 
+def test_files_of_a_dataset_are_listed_page_by_page_as_far_as_needed(client, server):
+    def page(body):
+        start, size = int(body.get("pageToken") or 0), body["pageSize"]
+        files = [{"name": f"a/{number}.txt", "totalBytes": number} for number in range(start, min(500, start + size))]
+        return {"datasetFiles": files, **({"nextPageToken": str(start + size)} if start + size < 500 else {})}
+
+    server.answers["ListDatasetFiles"] = page
+    for limits, count, requests in (
+        ({}, 500, 3),
+        ({"most": 0}, 200, 1),
+        ({"most": 300}, 400, 2),
+        ({"path": "a/7.txt"}, 200, 1),
+        ({"path": "b", "most": 1000}, 500, 3),
+    ):
+        del server.requests[:]
+        files = client.dataset_files("me/law", **limits)
+        assert (len(files), files[9]) == (count, {"name": "a/9.txt", "bytes": 9})
+        assert [method for method, *_ in server.requests].count("ListDatasetFiles") == requests, limits
+
+
 def test_outputs_are_downloaded_by_name_over_pages(client, server, tmp_path):
     address = "http://localhost/files"
     pages = {

@@ -1,12 +1,17 @@
 """The commands `shoestring kaggle ...`: their help, their errors, and a chain that is already there."""
 
+import dataclasses
 import inspect
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from shoestring import api_kaggle, cli_kaggle
+from shoestring.errors import UsageError
+from shoestring.remote.kaggle.chain_file import read_chain
+from shoestring.remote.kaggle.starting import StartRequest, _resume, _with_absent_apart
 from tests.libraries import hide
 from tests.loopback_kaggle import Loopback
 from tests.remote.kaggle.memory_kaggle import MemoryKaggle, make_state
@@ -42,7 +47,7 @@ def test_status_has_the_documented_keys(run, run_command):
     assert status == 0 and set(chain) == {
         "user", "base", "recipe", "on", "limit_seconds", "internet", "set", "data", "status", "reason",
         "package", "package_digest", "package_status", "sessions", "waiting_until", "kernels", "update",
-        "total_updates", "kaggle", "note",
+        "total_updates", "forecast", "kaggle", "note",
     }  # fmt: skip
     assert (chain["status"], chain["update"], len(chain["sessions"])) == ("finished", 30, 3)
     _, out, _ = run_command("kaggle", "status", "--run", run)
@@ -91,6 +96,7 @@ def test_a_missing_client_is_one_error(tmp_path, run_command, monkeypatch):
 def kaggle_without_quota(tmp_path_factory):
     with Loopback(tmp_path_factory.mktemp("kaggle"), quota_seconds=60) as loopback:
         loopback.add_dataset("me/prices", {"a.csv": b"1"})
+        loopback.add_dataset("me/law", {f"cases/{number}.txt": b"a judgment" for number in range(250)})
         yield loopback
 
 
@@ -105,10 +111,18 @@ def kaggle_without_quota(tmp_path_factory):
         ),
         (["--data", "me/nothing"], {}, 2, "--data me/nothing: there is no such dataset that your account may read"),
         (["--data", "me/prices:b.csv"], {}, 2, "has no such file or folder; it has a.csv"),
+        (
+            ["--data", "me/prices"],
+            {},
+            2,
+            r"rows of me/prices is not known.*\n  - temporal cannot tell.*\n  - a row is a bar\nhint: --set rows=N",
+        ),
+        (["--set", "rows=9"], {}, 2, "rows: for the plan of data that are attached, but temporal would train its own"),
+        (["--set", "lengths=no.json", "--data", "me/prices"], {}, 2, r"lengths=\S+no.json: cannot be read"),
         ([], {"KAGGLE_API_TOKEN": "KGAT_secret_of_another"}, 1, "nobody is signed in to Kaggle on this machine"),
         (["--every", "1s"], {"HTTP_PROXY": NOWHERE, "http_proxy": NOWHERE}, 1, "Kaggle cannot be reached"),
     ],
-    ids=["quota", "dataset", "path", "account", "network"],
+    ids=["quota", "dataset", "path", "rows", "no data", "no lengths", "account", "network"],
 )
 def test_what_prevents_a_start_is_one_error_before_anything_is_sent(
     options, environment, status, message, kaggle_without_quota, tmp_path, run_command, monkeypatch
@@ -119,8 +133,64 @@ def test_what_prevents_a_start_is_one_error_before_anything_is_sent(
     actual, out, err = run_command("kaggle", "start", "temporal", "--run", tmp_path / "run", *options)
     assert (actual, out) == (status, "") and re.search(message, err) and err.count("error: ") == 1 and "hint: " in err
     assert "KGAT_secret_of_another" not in err and kaggle_without_quota.settings.token not in err
-    assert list(kaggle_without_quota.datasets.datasets) == ["me/prices"]
+    assert list(kaggle_without_quota.datasets.datasets) == ["me/prices", "me/law"]
     assert not (tmp_path / "run" / "kaggle" / "chain.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "planned", "requests"),
+    [
+        ([], {"rows": 250}, 2),
+        (["row_tokens=9"], {"row_tokens": "9", "rows": 250}, 2),
+        (["rows=70"], {"rows": "70"}, 1),
+        (["lengths=LENGTHS"], {"lengths": "LENGTHS"}, 1),
+    ],
+)
+def test_the_plan_is_for_the_rows_of_the_attached_data(
+    options, planned, requests, kaggle_without_quota, tmp_path, run_command, monkeypatch
+):
+    def show_plan(request, absent, on_event):
+        assert request.values == {"epochs": "3"}  # what the sessions get
+        raise UsageError(f"planned with {absent}")
+
+    for name, value in kaggle_without_quota.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("shoestring.remote.kaggle.starting._fitting_plan", show_plan)
+    monkeypatch.chdir(tmp_path)
+    Path("LENGTHS").write_text('{"unit": "tokens", "counts": {"30": 100}}')
+    del kaggle_without_quota.requests[:]
+    words = [word for option in ["epochs=3", *options] for word in ("--set", option)]
+    _, _, err = run_command("kaggle", "start", "legal", "--run", "run", "--data", "me/law:cases", *words)
+    assert f"planned with {planned}" in err
+    assert ("me/law has 250 rows by its files (a judgment each)" in err) == (planned.get("rows") == 250)
+    methods = [method.rpartition("/")[2] for _, method in kaggle_without_quota.requests]
+    assert methods.count("ListDatasetFiles") == requests
+
+
+def write_config(folder):
+    """Write the configuration of a small model of transformers."""
+    values = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 32, "num_hidden_layers": 1}
+    values |= {"intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 50}
+    (folder / "config.json").write_text(json.dumps(values))
+    return folder / "config.json"
+
+
+def test_a_dry_run_and_a_chain_take_the_options_of_the_plan_alone(run, run_command, tmp_path):
+    lengths = tmp_path / "lengths.json"
+    lengths.write_text('{"unit": "sentences", "counts": {"30": 100}}')
+    dry_run = ["kaggle", "start", "legal", "--run", tmp_path / "new", "--dry-run", "--data", "me/law"]
+    status, out, _ = run_command(*dry_run, "--set", "rows=9", "--json")
+    assert status == 0 and '"me/law"' in out
+    for option, problem in ((f"lengths={lengths}", "has lengths in sentences"), ("rows=1", "must be at least 2")):
+        status, _, err = run_command(*dry_run, "--set", option)
+        assert status == 2 and problem in err
+    hugging_face = ["kaggle", "start", f"hf:{write_config(tmp_path)}", "--run", tmp_path / "new", "--dry-run"]
+    assert "rows: for the plan of data" in run_command(*hugging_face, "--set", "rows=9")[2]
+    assert "is a file of this machine" in run_command(*hugging_face, "--data", "me/law", "--set", "rows=9")[2]
+    request = StartRequest(run=run, recipe="temporal", values={"rows": "500"})
+    assert _resume(_with_absent_apart(request), read_chain(run / "kaggle")).config["set"] == {}
+    with pytest.raises(UsageError, match="options of temporal cannot be used"):
+        _resume(_with_absent_apart(dataclasses.replace(request, values={"rows": "0"})), read_chain(run / "kaggle"))
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path, run_command, monkeypatch):

@@ -12,9 +12,9 @@ from shoestring.errors import UsageError
 from shoestring.recipe.finding import choose
 from shoestring.remote.kaggle import starting
 from shoestring.remote.kaggle.package import make_job, package_files, parse_data, training_data
-from shoestring.remote.kaggle.preflight import check_datasets, check_recipe
+from shoestring.remote.kaggle.preflight import check_recipe
 from shoestring.remote.kaggle.starting import StartRequest, _with_absolute_recipe
-from tests.remote.kaggle.memory_kaggle import MemoryKaggle, make_state
+from tests.remote.kaggle.memory_kaggle import make_state
 
 RECIPE = """
 import torch
@@ -96,11 +96,9 @@ def test_all_problems_are_reported(recipe):
     for words in ("--on t4", "no option data", "--data me/other gives the option data", "add --data OWNER/prices"):
         assert words in problems
     assert not check_recipe(choose("temporal", {})[0], "kaggle-t4", {}, parse_data(["me/other"]))
-    kaggle = MemoryKaggle()
-    kaggle.datasets["me/there"] = {"folder/train.csv": 1}
-    sources = parse_data(["me/there:folder", "me/there:test.csv", "me/missing"])
-    wrong_path, missing = check_datasets(kaggle, sources)
-    assert "it has folder/train.csv" in wrong_path and "no such dataset" in missing
+    (without_data,) = check_recipe(choose("temporal", {})[0], "kaggle-t4", {}, [], {"rows": "5"})
+    assert without_data.startswith("rows: for the plan of data that are attached, but temporal would train its own")
+    assert not check_recipe(loaded, "kaggle-t4", {}, [], {"rows": "5"})[1:]  # its data() finds the data
 
 
 def test_dry_run_needs_no_account_and_no_client(run_command, recipe, monkeypatch, tmp_path):

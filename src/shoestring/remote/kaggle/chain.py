@@ -24,6 +24,7 @@ from shoestring.recipe.finding import file_of
 from shoestring.remote.kaggle import fetching
 from shoestring.remote.kaggle.chain_file import FINAL, FOLDER, ChainState, SessionRecord, read_chain
 from shoestring.remote.kaggle.client import Client, KaggleError
+from shoestring.remote.kaggle.forecast import forecast
 from shoestring.remote.kaggle.job import Job, write_kernel
 from shoestring.remote.kaggle.kernel.session_file import SessionFile, read_session_file
 from shoestring.remote.kaggle.quota import left_text, quota_error, session_seconds
@@ -49,6 +50,10 @@ _AFTER_LOSS = 0.7
 """The part of the time that a session lived, before it was killed, that the next one is given."""
 _LEAST_LIMIT = 0.25
 """The part of the chain's limit that every session is given."""
+_CHANGED = (
+    "\nthe sessions before accepted the same command, so something has changed on Kaggle since then: restore it, for "
+    "example by a new version of the dataset with its earlier files, or start another run: --run runs/NAME"
+)
 _RUNS = ("queued", "running", "new_script", "cancel_requested")
 _LOG_LINES = 15
 _LOG_BYTES = 4 << 20
@@ -365,10 +370,14 @@ class _Chain:
         reason += f"; {result.hint}" if result.hint else ""
         self._end(session, "ended", reason)
         if result.exit_status == UsageError.status and not session.has_progress:
-            self._set("failed", reason)  # another session would refuse the same command
+            self._set("failed", reason + (_CHANGED if session.previous else ""))  # another would refuse it as well
         position = f"update {result.update}" + (f" of {result.total_updates}" if result.total_updates else "")
         explanation = f": {result.reason}" if result.reason else ""
         self._event(f"session {session.number} is {result.status} at {position}{explanation}")
+        rest = forecast(self._state, self._folder)
+        if rest and session.has_progress and result.status != "finished":
+            for line in rest.text.splitlines():
+                self._event(line)
 
     def _lost(self, session: SessionRecord, reason: str, status: str) -> None:
         session.is_cut_short = status not in ("complete", "running")

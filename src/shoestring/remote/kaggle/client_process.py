@@ -46,6 +46,11 @@ def _without_credentials(text: str, credentials: set[str]) -> str:
     return text
 
 
+def is_at_or_below(path: str, name: str) -> bool:
+    """Return whether a file of a dataset is the one at `path`, or in the folder of this path."""
+    return name == path or name.startswith(f"{path}/")
+
+
 class Calls:
     """The calls that the process answers. Each method is one; what it returns is JSON, what it yields are items."""
 
@@ -139,14 +144,23 @@ class Calls:
     def dataset_status(self, dataset: str) -> str:
         return str(self._api.dataset_status(dataset))
 
-    def dataset_files(self, dataset: str) -> list[dict[str, Any]]:
-        files, token = [], None
+    def dataset_files(
+        self, dataset: str, most: int | None, path: str | None
+    ) -> Generator[dict[str, Any], None, list[dict[str, Any]]]:
+        """List files, up to the page that exceeds `most`, or that has `path` or a file below it. Yields the progress,
+        so that a long list is no hang.
+        """
+        files: list[dict[str, Any]] = []
+        token = None
         while True:
             page = self._api.dataset_list_files(dataset, page_token=token, page_size=_PAGE)
-            files += [{"name": file.name, "bytes": file.total_bytes} for file in page.files or []]
+            new = [{"name": file.name, "bytes": file.total_bytes or 0} for file in page.files or []]
+            files += new
             token = page.next_page_token
-            if not token:
+            has_path = path is not None and any(is_at_or_below(path, file["name"]) for file in new)
+            if not token or has_path or (most is not None and len(files) > most):
                 return files
+            yield {"files": len(files)}
 
     def download_dataset_file(self, dataset: str, name: str, path: str, max_bytes: int) -> Iterator[dict[str, Any]]:
         """Download a file to a path, up to the block that exceeds `max_bytes`. Yields the progress."""

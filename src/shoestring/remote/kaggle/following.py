@@ -13,6 +13,7 @@ from shoestring.remote.kaggle.chain import STOP_FILE, fetch_output, locked_chain
 from shoestring.remote.kaggle.chain_file import FINAL, FOLDER, ChainState, read_chain
 from shoestring.remote.kaggle.client import Client, KaggleError
 from shoestring.remote.kaggle.fetching import require_not_further
+from shoestring.remote.kaggle.forecast import forecast
 
 _STOP_SECONDS = 30.0
 """How long `stop` waits for the process that goes on with the chain to see the stop file, besides its interval."""
@@ -26,17 +27,21 @@ def require_chain(run: Path) -> ChainState:
     return state
 
 
-def describe(state: ChainState, *, answer: Mapping[str, str] | None = None, note: str = "") -> dict[str, Any]:
-    """Return a chain as JSON; `answer` is what Kaggle says about its newest session.
+def describe(
+    state: ChainState, run: Path, *, answer: Mapping[str, str] | None = None, note: str = ""
+) -> dict[str, Any]:
+    """Return the chain of a run's directory as JSON; `answer` is what Kaggle says about its newest session.
 
     Keys:
         kernels (list of texts): the full names of the kernels on Kaggle
         update (integer): the updates of the newest output that the chain continues from; 0 if there is none
         total_updates (integer or null): the updates of the whole run
+        forecast (object or null): the plan that the chain began with, and the rest of the run as it was made again from
+            what the sessions have measured; null if neither is there
         kaggle (object or null): what Kaggle says about a session that runs
         note (text): why Kaggle could not be asked, if it could not
     """
-    output = state.newest_output
+    output, rest = state.newest_output, forecast(state, run / FOLDER)
     updates = [session for session in state.sessions if session.update is not None]
     return {
         **dataclasses.asdict(state),
@@ -44,6 +49,7 @@ def describe(state: ChainState, *, answer: Mapping[str, str] | None = None, note
         "kernels": sorted({state.kernel(session) for session in state.sessions}),
         "update": output.update if output else 0,
         "total_updates": updates[-1].total_updates if updates else None,
+        "forecast": rest.json() if rest else None,
         "kaggle": dict(answer) if answer else None,
         "note": note,
     }
@@ -54,12 +60,12 @@ def status(run: Path, environment: Mapping[str, str] | None = None) -> dict[str,
     state = require_chain(run)
     session = state.newest
     if session is None or session.is_over or state.status in FINAL:
-        return describe(state)
+        return describe(state, run)
     try:
         with Client(environment=environment, patience_seconds=5.0) as client:
-            return describe(state, answer=client.status(state.kernel(session)))
+            return describe(state, run, answer=client.status(state.kernel(session)))
     except (UsageError, KaggleError) as error:
-        return describe(state, note=f"Kaggle could not be asked: {error.message}")
+        return describe(state, run, note=f"Kaggle could not be asked: {error.message}")
 
 
 def watch(run: Path, every_seconds: float, environment: Mapping[str, str] | None = None) -> Iterator[str]:
@@ -67,7 +73,7 @@ def watch(run: Path, every_seconds: float, environment: Mapping[str, str] | None
 
     Nothing is written.
     """
-    state, printed, lines = require_chain(run), "", 0
+    state, printed, printed_rest, lines = require_chain(run), "", "", 0
     number = 0
     with Client(environment=environment, patience_seconds=5 * every_seconds) as client:
         while True:
@@ -75,6 +81,10 @@ def watch(run: Path, every_seconds: float, environment: Mapping[str, str] | None
             if text != printed:
                 printed = text
                 yield text
+                rest = forecast(state, run / FOLDER)
+                if rest and rest.text != printed_rest:
+                    printed_rest = rest.text
+                    yield from rest.text.splitlines()
             if state.status in FINAL:
                 return
             session = state.newest

@@ -29,6 +29,11 @@ class Job:
     """Whether to wait for the refresh of the quota."""
 
 
+def hand_over_seconds(limit_seconds: float) -> float:
+    """Return the end of a session that is reserved for leaving the output."""
+    return min(300.0, limit_seconds / 20)
+
+
 def session_config(state: ChainState, session: SessionRecord, job: Job) -> dict[str, Any]:
     """Return the configuration of a session's script."""
     return {
@@ -37,7 +42,7 @@ def session_config(state: ChainState, session: SessionRecord, job: Job) -> dict[
         "nonce": session.nonce,
         "session": session.number,
         "limit_seconds": session.limit_seconds,
-        "hand_over_seconds": min(300.0, session.limit_seconds / 20),
+        "hand_over_seconds": hand_over_seconds(session.limit_seconds),
         "package": state.package,
         "package_digest": job.package_digest,
         "previous": session.previous,

@@ -5,17 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
+from types import MappingProxyType
 
 from shoestring.errors import UsageError
+from shoestring.recipe.finding import is_hugging_face
 from shoestring.recipe.options import LoadedRecipe, option_fields
-from shoestring.remote.kaggle.client import Client
 from shoestring.remote.kaggle.package import TARGETS, DataSource, training_data
 
 _INPUT = re.compile(rb"/kaggle/input/[\w./-]*")
 
 
-def check_recipe(loaded: LoadedRecipe, on: str, values: Mapping[str, object], data: list[DataSource]) -> list[str]:
-    """Return the problems that are known without contacting Kaggle."""
+def check_recipe(
+    loaded: LoadedRecipe,
+    on: str,
+    values: Mapping[str, object],
+    data: list[DataSource],
+    absent: Mapping[str, object] = MappingProxyType({}),
+) -> list[str]:
+    """Return the problems that are known without contacting Kaggle. `absent` are options of the plan alone."""
     problems = []
     if on not in TARGETS:
         problems.append(f"--on {on}: not a machine of Kaggle with a GPU: {', '.join(TARGETS)}")
@@ -26,26 +33,15 @@ def check_recipe(loaded: LoadedRecipe, on: str, values: Mapping[str, object], da
         problems.append("--data: several datasets, and none has a path: write owner/slug:PATH for the training data")
     if main and "data" in values:
         problems.append(f"data={values['data']}: --data {main.dataset} gives the option data; leave one of them out")
+    takes_data = "data" in option_fields(loaded) or is_hugging_face(loaded.name)
+    if absent and takes_data and main is None and values.get("data") is None:
+        problems.append(
+            f"{', '.join(absent)}: for the plan of data that are attached, but {loaded.name} would train its own data: "
+            f"add --data OWNER/DATASET, or leave out {', '.join(absent)}"
+        )
     if loaded.source is not None:
         for name, content in loaded.source.contents.items():
             problems += [f"{name}: {problem}" for problem in _unattached(content, data)]
-    return problems
-
-
-def check_datasets(client: Client, data: list[DataSource]) -> list[str]:
-    """Return the problems with the datasets: one that is not there or not readable, or a path that is not in one."""
-    problems = []
-    for source in data:
-        files = client.dataset_files(source.dataset)
-        if files is None:
-            problems.append(f"--data {source.dataset}: there is no such dataset that your account may read")
-            continue
-        names = [str(file["name"]) for file in files]
-        if source.path and not any(name == source.path or name.startswith(f"{source.path}/") for name in names):
-            listed = ", ".join(sorted(names)[:5]) or "nothing"
-            problems.append(
-                f"--data {source.dataset}:{source.path}: the dataset has no such file or folder; it has {listed}"
-            )
     return problems
 
 

@@ -4,27 +4,42 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from shoestring.config import option_text
 from shoestring.errors import UsageError
 from shoestring.hardware.targets import find as find_target
 from shoestring.hardware.targets import with_limits
+from shoestring.plan.commands import plan_command
 from shoestring.plan.plan import Plan, make_plan
-from shoestring.recipe.finding import VerifiedReference, choose, file_of
-from shoestring.recipe.options import LoadedRecipe
+from shoestring.recipe.absent_data import split_values
+from shoestring.recipe.finding import VerifiedReference, as_finetune, choose, file_of, is_hugging_face
+from shoestring.recipe.options import LoadedRecipe, own_fields
+from shoestring.remote.kaggle.attached import count_rows, list_files
 from shoestring.remote.kaggle.chain import locked_chain, run_chain
 from shoestring.remote.kaggle.chain_file import FOLDER, ChainState, read_chain
 from shoestring.remote.kaggle.client import Client
 from shoestring.remote.kaggle.fetching import require_not_further, require_usable
+from shoestring.remote.kaggle.forecast import write_first_plan
 from shoestring.remote.kaggle.job import Job
-from shoestring.remote.kaggle.package import TARGETS, dry_run, lacking_packages, make_job, new_chain, parse_data
-from shoestring.remote.kaggle.preflight import check_datasets, check_recipe, require_no_problems
+from shoestring.remote.kaggle.package import (
+    TARGETS,
+    DataSource,
+    dry_run,
+    lacking_packages,
+    make_job,
+    new_chain,
+    parse_data,
+    training_data,
+)
+from shoestring.remote.kaggle.preflight import check_recipe, require_no_problems
 from shoestring.remote.kaggle.quota import left_text, quota_error, session_seconds
 from shoestring.remote.wheels import download_wheels, require_wheels
 from shoestring.session import trust
+from shoestring.settings import Settings
 from shoestring.units import seconds_text
 
 _QUICK_SECONDS = 10.0
@@ -50,6 +65,8 @@ class StartRequest:
     internet: bool = True
     user: str | None = None
     wait: bool = True
+    absent: Mapping[str, Any] = field(default_factory=dict)
+    """The `values` that stand in the plan for attached data. Sessions have the data, and the chain none of these."""
 
 
 def preview(request: StartRequest) -> dict[str, Any]:
@@ -57,10 +74,13 @@ def preview(request: StartRequest) -> dict[str, Any]:
 
     Raises UsageError with all problems that are known without Kaggle.
     """
-    request = _with_absolute_recipe(request)
-    loaded = _load(request)
-    require_no_problems(check_recipe(loaded, request.on, request.values, parse_data(request.data)))
-    state = read_chain(request.run / FOLDER) or _new_state(request, request.user or "USER")
+    request = _with_absent_apart(_with_absolute_recipe(request))
+    loaded, _ = _choose(request)
+    _require_readable_lengths(request)
+    state = read_chain(request.run / FOLDER)
+    problems = check_recipe(loaded, request.on, request.values, _data(request, state), request.absent)
+    require_no_problems(problems)
+    state = state or _new_state(request, request.user or "USER")
     return dry_run(state, make_job(loaded, state))
 
 
@@ -74,7 +94,7 @@ def start(
 
     Raises UsageError with all problems, KaggleError for what waiting does not cure.
     """
-    request = _with_absolute_recipe(request)
+    request = _with_absent_apart(_with_absolute_recipe(request))
     every = request.every_seconds
     with Client(
         environment=environment,
@@ -110,27 +130,64 @@ def _with_absolute_recipe(request: StartRequest) -> StartRequest:
     return dataclasses.replace(request, recipe=name)
 
 
+def _with_absent_apart(request: StartRequest) -> StartRequest:
+    """Move the options that only the plan has out of the values, which the sessions get."""
+    if not split_values(request.values)[1]:
+        return request
+    recipe, _ = _choose(dataclasses.replace(request, values={}))
+    values, absent = split_values(request.values, own_fields(recipe))
+    return dataclasses.replace(request, values=values, absent=absent)
+
+
+def _require_readable_lengths(request: StartRequest) -> None:
+    """Raise UsageError if the options that only the plan has are not valid, or their file cannot be used."""
+    if request.absent:
+        _ = _choose(request, request.absent)[0].lengths
+
+
 def _begin(
     request: StartRequest, client: Client, on_plan: Callable[[Plan], object], on_event: Callable[[str], object]
 ) -> tuple[ChainState, Job]:
     require_usable(request.run)
     data = parse_data(request.data)
-    loaded = _load(request)
-    problems = check_recipe(loaded, request.on, request.values, data)
+    loaded, _ = _choose(request)
+    _require_readable_lengths(request)
+    problems = check_recipe(loaded, request.on, request.values, data, request.absent)
     require_no_problems([problem for problem in problems if problem.startswith("--on ")])
     user = client.account()
     quota = client.quota()  # a key that was revoked is noticed by a call that needs it
-    require_no_problems(problems + check_datasets(client, data))
+    counted = None if _tells_rows(request) else training_data(data)
+    attached = [
+        list_files(client, source, for_rows=source == counted and loaded.parts.count_rows is not None)
+        for source in data
+    ]
+    require_no_problems(problems + [problem for dataset in attached for problem in dataset.problems()])
     limit = request.limit_seconds or longest_session_seconds(request.on)
     if not request.wait and session_seconds(quota, limit) is None:
         raise quota_error(left_text(quota), quota["refresh"])
-    on_plan(_fitting_plan(request, on_event))
+    absent = dict(request.absent)
+    for dataset in attached:
+        if dataset.source == counted:
+            absent["rows"] = count_rows(loaded, dataset)
+            on_event(f"{dataset.source.dataset} has {absent['rows']:,} rows by its files ({loaded.parts.row} each)")
+        elif dataset.error:
+            on_event(f"{dataset.source.dataset} is not looked at, because its files are not listed: {dataset.error}")
+    plan = _fitting_plan(request, absent, on_event)
+    on_plan(plan)
     _download_wheels(request, loaded, on_event)
     state = _new_state(request, request.user or user)
     job = make_job(loaded, state, wait=request.wait)
     if loaded.source is not None:
         trust.remember(loaded.source)
+    with locked_chain(request.run) as folder:
+        write_first_plan(folder, plan.json())
     return state, job
+
+
+def _tells_rows(request: StartRequest) -> bool:
+    """Return whether the command tells how many rows the data have."""
+    absent = _choose(request, request.absent)[0].absent_data if request.absent else None
+    return absent is not None and (absent.rows is not None or absent.lengths is not None)
 
 
 def _download_wheels(request: StartRequest, loaded: LoadedRecipe, on_event: Callable[[str], object]) -> None:
@@ -145,10 +202,12 @@ def _download_wheels(request: StartRequest, loaded: LoadedRecipe, on_event: Call
         on_event(f"{problem}; sessions need internet for it")
 
 
-def _fitting_plan(request: StartRequest, on_event: Callable[[str], object]) -> Plan:
-    """Return the plan. Raises UsageError if it does not fit, unless only the sessions are short: that may be a test."""
-    assert request.recipe is not None
-    loaded, settings = choose(request.recipe, request.values)
+def _fitting_plan(request: StartRequest, absent: Mapping[str, Any], on_event: Callable[[str], object]) -> Plan:
+    """Return the plan, in which `absent` stands for the data.
+
+    Raises UsageError if it does not fit, unless only the sessions are short: that may be a test.
+    """
+    loaded, settings = _choose(request, absent)
     target = with_limits(find_target(request.on), session_seconds=request.limit_seconds)
     plan = make_plan(loaded, target, settings)
     broken = [limit.name for limit in plan.limits if not limit.holds]
@@ -162,7 +221,7 @@ def _fitting_plan(request: StartRequest, on_event: Callable[[str], object]) -> P
         raise UsageError(
             f"{plan.recipe} does not fit on {request.on}",
             problems=list(plan.changes),
-            hint=f"see shoestring plan {request.recipe} --on {request.on}",
+            hint=f"see {plan_command(loaded, settings, target, {})}",
         )
     return plan
 
@@ -194,7 +253,9 @@ def _resume(request: StartRequest, state: ChainState) -> Job:
             problems=problems,
             hint=f"leave them out to go on: shoestring kaggle start --run {request.run}; or choose another --run",
         )
-    return make_job(_load(request), state, wait=request.wait)
+    if request.absent:
+        _choose(request, request.absent)  # they are not used any more, but an invalid one is an error
+    return make_job(_choose(request)[0], state, wait=request.wait)
 
 
 def _count_anew(run: Path) -> ChainState:
@@ -209,23 +270,38 @@ def _count_anew(run: Path) -> ChainState:
         return state
 
 
-def _load(request: StartRequest) -> LoadedRecipe:
-    if request.recipe is None:
-        state = read_chain(request.run / FOLDER)
+def _choose(request: StartRequest, absent: Mapping[str, Any] = MappingProxyType({})) -> tuple[LoadedRecipe, Settings]:
+    """Return the recipe and the settings of the command, or of the chain if it names no recipe.
+
+    Options in `absent` stand for the data. Without them the data are those of the recipe's options.
+    """
+    recipe, values, state = request.recipe, request.values, read_chain(request.run / FOLDER)
+    if recipe is None:
         if state is None:
             raise UsageError(
                 f"{request.run} has no chain on Kaggle, so the command has to name the recipe",
                 hint=f"shoestring kaggle start RECIPE --run {request.run}",
             )
-        return choose(state.recipe, state.set)[0] if file_of(state.recipe) is None else _verified(request.run, state)
-    return choose(request.recipe, request.values)[0]
+        recipe, values = _trusted(request.run, state.recipe), state.set
+    has_data = training_data(_data(request, state)) is not None or values.get("data") is not None
+    if absent:
+        values = {name: value for name, value in values.items() if name != "data"} | dict(absent)
+    if has_data and is_hugging_face(recipe):  # as the sessions do, whose data is at a path
+        recipe, values = as_finetune(recipe, values)
+    return choose(recipe, values)
 
 
-def _verified(run: Path, state: ChainState) -> LoadedRecipe:
-    path = file_of(state.recipe)
-    assert path is not None
-    contents = trust.verified_contents(path, str(run / FOLDER / "chain.json"))
-    return choose(VerifiedReference(state.recipe, contents), state.set)[0]
+def _data(request: StartRequest, state: ChainState | None) -> list[DataSource]:
+    """Return the datasets of the command, or of the chain that it goes on with."""
+    return parse_data(request.data or (state.data if state else ()))
+
+
+def _trusted(run: Path, recipe: str) -> str:
+    """Return the reference to the recipe of a chain. Raises UsageError if it executes a file that is not trusted."""
+    path = file_of(recipe)
+    if path is None:
+        return recipe
+    return VerifiedReference(recipe, trust.verified_contents(path, str(run / FOLDER / "chain.json")))
 
 
 def _new_state(request: StartRequest, user: str) -> ChainState:

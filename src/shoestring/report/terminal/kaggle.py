@@ -21,6 +21,8 @@ def screen(chain: Mapping[str, Any], run: Path) -> RenderableType:
     total = chain["total_updates"]
     if total:
         lines.append(Text(f"update {chain['update']:,} of {total:,} in {plural(len(chain['sessions']), 'session')}"))
+    if chain["forecast"]:
+        lines.append(Text(message_text(chain["forecast"]["text"])))
     rows = grid()
     for session in chain["sessions"]:
         duration = (session["ended_at"] or 0) - (session["started_at"] or 0)
