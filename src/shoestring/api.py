@@ -97,6 +97,7 @@ def plan(
         disk_bytes=disk_bytes,
         usd_per_hour=usd_per_hour,
         calibrate=calibrate,
+        by_seconds=None,
         **values,
     ).plans
     return plans[0]
@@ -118,29 +119,42 @@ def plan_inference(recipe: str | object, on: str = "local", **values: object) ->
 
 def compare(
     recipe: str | object,
-    on: Iterable[str],
+    on: Iterable[str] | None = None,
     *,
     limit_seconds: float | None = None,
     disk_bytes: int | None = None,
     usd_per_hour: float | None = None,
     calibrate: str | Path | None = None,
+    by_seconds: float | None = None,
     **values: object,
 ) -> Comparison:
-    """Plan for each of the targets `on`, and compare time and cost.
+    """Plan for each of the targets `on`, by default those whose price is known, and compare time and cost.
 
+    `by_seconds` is the time from now within which the run has to be done: `cheapest` is the plan that does it for the
+    least money.
     The other arguments and the errors are those of `plan` and apply to every target.
     """
     with usable_libraries():
-        from shoestring.hardware.targets import find, with_limits
+        from shoestring.hardware.prices import price
+        from shoestring.hardware.targets import find, known, with_limits
         from shoestring.plan.comparison import compare
         from shoestring.recipe.finding import choose
         from shoestring.runs.calibrate import load_calibration
 
+    _require_limits(by_seconds=by_seconds)
     _require_limits(limit_seconds=limit_seconds, disk_bytes=disk_bytes, usd_per_hour=usd_per_hour)
     loaded, settings = choose(recipe, values)
-    targets = [with_limits(find(name), session_seconds=limit_seconds, disk_bytes=disk_bytes) for name in on]
+    names = [name for name, target in known().items() if price(target, usd_per_hour)] if on is None else on
+    targets = [with_limits(find(name), session_seconds=limit_seconds, disk_bytes=disk_bytes) for name in names]
     calibration = load_calibration(_path(calibrate)) if calibrate else None
-    return compare(loaded, targets, settings, usd_per_hour=usd_per_hour, calibration=calibration)
+    return compare(
+        loaded,
+        targets,
+        settings,
+        usd_per_hour=usd_per_hour,
+        calibration=calibration,
+        by_hours=None if by_seconds is None else by_seconds / 3600,
+    )
 
 
 def check(

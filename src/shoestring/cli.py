@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from datetime import datetime
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -35,7 +36,7 @@ from shoestring.cli_options import (
 )
 from shoestring.cli_output import print_answer, show_progress, show_seconds_left, status_of
 from shoestring.errors import UsageError
-from shoestring.units import parse_bytes, parse_seconds
+from shoestring.units import parse_bytes, parse_seconds, parse_until
 from shoestring.version import __version__
 
 T = TypeVar("T", bound=Callable[..., Any])
@@ -145,6 +146,13 @@ def plan(
             autocompletion=completion.run_directory,
         ),
     ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHEN",
+            help="Find the cheapest target that is done by then: sunday, 2026-12-01, 3d or 40h.",
+        ),
+    ] = None,
     full: Annotated[
         bool, typer.Option("--full", help="Print everything: reasons, alternatives, proposals, phases.")
     ] = False,
@@ -165,17 +173,19 @@ def plan(
         _plan_inference(recipe, names, option_values(api.plan_inference, set_, config_file), as_json)
         return
     limit_seconds, disk_bytes = parse("--limit", limit, parse_seconds), parse("--disk", disk, parse_bytes)
-    with show_progress(f"planning {recipe} for {', '.join(names)}"):
+    by_seconds = parse("--by", by, lambda text: parse_until(text, datetime.now().astimezone()))
+    with show_progress(f"planning {recipe} for {'all targets with a price' if by and not on else ', '.join(names)}"):
         comparison = api.compare(
             recipe,
-            names,
+            None if by and not on else names,
             limit_seconds=limit_seconds,
             disk_bytes=disk_bytes,
             usd_per_hour=price,
             calibrate=calibrate,
+            by_seconds=by_seconds,
             **option_values(api.compare, set_, config_file),
         )
-    if len(names) > 1:
+    if len(names) > 1 or by:
         print_answer(comparison.json(), as_json, lambda: comparison_screen(comparison))
     else:
         plan = comparison.plans[0]

@@ -17,7 +17,7 @@ from shoestring.hardware.prices import Price, price
 from shoestring.hardware.probe import platform_here
 from shoestring.packages.requirements import required
 from shoestring.plan.advice import AdviceContext, advice
-from shoestring.plan.answers import Answer, answers
+from shoestring.plan.answers import Answer, answers, calendar_hours
 from shoestring.plan.candidates import Candidate, Candidates
 from shoestring.plan.commands import plan_command
 from shoestring.plan.costs import PlannedDisk, PlannedHost, planned_disk, planned_host
@@ -115,6 +115,11 @@ class Plan(display.Displayed):
     def hours(self) -> float | None:
         """The duration of all sessions in hours; None if the time is unknown."""
         return sum(session.hours for session in self.sessions) if self.sessions else None
+
+    @property
+    def calendar_hours(self) -> float | None:
+        """The hours from the start of the run to its end, with waiting for the quota; None if the time is unknown."""
+        return calendar_hours(self.sessions, self.weeks) if self.sessions else None
 
     @property
     def job(self) -> Mapping[str, Span]:
