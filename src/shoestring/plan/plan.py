@@ -20,6 +20,7 @@ from shoestring.plan.candidates import Candidate, Candidates
 from shoestring.plan.costs import PlannedDisk, PlannedHost, PlannedTime, planned_disk, planned_host, planned_time
 from shoestring.plan.gpus import layouts, search
 from shoestring.plan.limits import Limit, binding, limits
+from shoestring.plan.measurement import Measurement
 from shoestring.plan.memory_format import memory_format_reasons
 from shoestring.plan.phases import Phase, phases, plan_command
 from shoestring.plan.proposals import Proposal, proposals, propose_smaller_files, smallest_change
@@ -94,6 +95,9 @@ class Plan(display.Displayed):
     next_command: str
     """The command line to continue with: to train if the plan fits, to plan with the smallest changes that make it fit;
     empty if there is none, or if the recipe is an object without a file."""
+    measured: Measurement | None = None
+    """What a probe has measured on the machine that the plan is for, and what was predicted without it; None without a
+    probe."""
 
     @property
     def fits(self) -> bool:
@@ -153,6 +157,7 @@ class Plan(display.Displayed):
             "phases": [phase.json() for phase in self.phases],
             "alternatives": [dict(alternative) for alternative in self.alternatives],
             "next_command": self.next_command,
+            "measured": self.measured.json() if self.measured else None,
         }
 
     def __repr__(self) -> str:
