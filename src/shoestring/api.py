@@ -80,6 +80,7 @@ def plan(
     disk_bytes: int | None = None,
     usd_per_hour: float | None = None,
     calibrate: str | Path | None = None,
+    probe: bool | None = None,
     **values: object,
 ) -> Plan:
     """Choose the fastest settings that fit the target, and predict their memory, time, sessions and disk.
@@ -87,7 +88,9 @@ def plan(
     `limit_seconds` of a session and `disk_bytes` of the run's directory replace the platform's limits, `usd_per_hour`
     of one GPU replaces the list price, and the measured time of the run `calibrate`, made on the same GPU, scales the
     predictions; a file of `measure` there replaces the rates that they are made of. Options and settings in `values`
-    are fixed, all others are chosen. The errors are those of `estimate`.
+    are fixed, all others are chosen. A plan for this machine (`local`, `cpu`) is measured: a few updates are made in a
+    child process and discarded, unless `probe` is False; by default unless SHOESTRING_PROBE=0 is set. The errors are
+    those of `estimate`.
     """
     plans = compare(
         recipe,
@@ -96,6 +99,7 @@ def plan(
         disk_bytes=disk_bytes,
         usd_per_hour=usd_per_hour,
         calibrate=calibrate,
+        probe=probe,
         **values,
     ).plans
     return plans[0]
@@ -123,6 +127,7 @@ def compare(
     disk_bytes: int | None = None,
     usd_per_hour: float | None = None,
     calibrate: str | Path | None = None,
+    probe: bool | None = None,
     **values: object,
 ) -> Comparison:
     """Plan for each of the targets `on`, and compare time and cost.
@@ -130,8 +135,9 @@ def compare(
     The other arguments and the errors are those of `plan` and apply to every target.
     """
     with usable_libraries():
+        from shoestring.check.probe.probing import is_wanted, measured_here
         from shoestring.hardware.targets import find, with_limits
-        from shoestring.plan.comparison import compare
+        from shoestring.plan.comparison import Comparison, compare
         from shoestring.recipe.finding import choose
         from shoestring.runs.calibrate import load_calibration
 
@@ -139,7 +145,10 @@ def compare(
     loaded, settings = choose(recipe, values)
     targets = [with_limits(find(name), session_seconds=limit_seconds, disk_bytes=disk_bytes) for name in on]
     calibration = load_calibration(_path(calibrate)) if calibrate else None
-    return compare(loaded, targets, settings, usd_per_hour=usd_per_hour, calibration=calibration)
+    comparison = compare(loaded, targets, settings, usd_per_hour=usd_per_hour, calibration=calibration)
+    if not is_wanted(probe):
+        return comparison
+    return Comparison(plans=tuple(measured_here(comparison.plans, loaded, settings)))
 
 
 def check(
@@ -196,6 +205,7 @@ def train(
     log: Sequence[str] = (),
     backup: str | Path | None = None,
     from_url: str | Path | None = None,
+    probe: bool | None = None,
     **values: object,
 ) -> Outcome:
     """Train until the run in the directory `run` is finished or this session is over; call it again to continue.
@@ -206,6 +216,7 @@ def train(
     run keeps its options; other settings, versions or hardware need `allow_inexact`. `log` has names of logs, such as
     "tensorboard", which are written below `run/logs` while it trains, and in later sessions as well. Each checkpoint
     is copied to the folder or URL `backup` in the background, and a run that is not in `run` begins from `from_url`.
+    Before a new run the plan is measured, as `plan` does with `probe`; the run's bits do not depend on it.
 
     In the kernel of a notebook, a recipe that is named is trained by a child process, and the cell shows the run.
     Interrupting the cell pauses it.
@@ -228,6 +239,7 @@ def train(
         log=tuple(log),
         backup=None if backup is None else str(backup),
         from_url=None if from_url is None else str(from_url),
+        probe=probe,
     )
     if isinstance(recipe, str) and live.is_notebook():
         return live.train_in_child(recipe, values, request, plan)

@@ -19,6 +19,7 @@ from shoestring.units import bytes_text, plural, seconds_text
 REST = "rest of the process"
 COPY = "copy of the state for saving"
 WAITING = "waiting for data"
+MEASURED = "measured before training"
 _SOURCES = {
     REST: "measured: what the other parts do not explain, such as libraries and the allocator's unused memory",
     COPY: "the state in host memory while a checkpoint is written; the next save reuses its memory",
@@ -49,12 +50,12 @@ def with_measurement(plan: Plan, measured: Measurement, loaded: LoadedRecipe) ->
         weeks=tuple(weeks(planned_sessions, platform.weekly_gpu_hours if platform else None)),
         limits=tuple(bounds),
         binding=binding(bounds),
-        reasons=(*plan.reasons, describe(plan.measured)) if plan.measured else plan.reasons,
+        reasons=(*plan.reasons, f"{MEASURED}: {describe(plan.measured)}") if plan.measured else plan.reasons,
     )
 
 
 def describe(measured: Measurement) -> str:
-    """Return what was measured, beside what was predicted, as a sentence."""
+    """Return what was measured, beside what was predicted."""
     texts = []
     predicted = measured.predicted
     if measured.update_seconds is not None:
@@ -73,7 +74,7 @@ def describe(measured: Measurement) -> str:
             )
         )
     problem = f"not complete: {measured.problem}" if texts else f"nothing: {measured.problem}"
-    return "measured before training: " + "; ".join([*texts, *([problem] if measured.problem else []), *measured.notes])
+    return "; ".join([*texts, *([problem] if measured.problem else []), *measured.notes])
 
 
 def _predicted_time(predicted: Prediction) -> str:
@@ -148,22 +149,23 @@ def _memory(plan: Plan, measured: Measurement, loaded: LoadedRecipe) -> Breakdow
     if measured.peak_bytes is None:
         return plan.memory
     if plan.target.device.kind == "cpu":
-        return _process_memory(plan.memory, measured.peak_bytes, measured.state_bytes or 0)
+        return _process_memory(plan.memory, measured.peak_bytes, measured)
     return _gpu_memory(plan.memory, measured.peak_bytes, lengths_vary=loaded.parts.length is not None)
 
 
-def _process_memory(memory: Breakdown, measured_bytes: int, state_bytes: int) -> Breakdown:
-    """Return the memory of a process on a CPU that has been measured without saving.
+def _process_memory(memory: Breakdown, measured_bytes: int, measured: Measurement) -> Breakdown:
+    """Return the memory of a process on a CPU, which was measured without saving.
 
-    The high end has the copy of the state twice: ...
+    The low end is what was measured, and the peak has the copy of the state as well. The high end adds by how much the
+    peak still grew when the probe ended.
     """
-    copy = round(COPY_SHARE * state_bytes)
+    copy = round(COPY_SHARE * (measured.state_bytes or 0))
     peak_bytes = measured_bytes + copy
     return replace(
         memory,
         parts=(*_parts_of(memory.parts, measured_bytes), *_part(COPY, copy)),
         low_bytes=measured_bytes,
-        high_bytes=peak_bytes,
+        high_bytes=peak_bytes + measured.growing_bytes,
         loading_bytes=min(memory.loading_bytes, peak_bytes),
     )
 
@@ -186,13 +188,18 @@ def _gpu_memory(memory: Breakdown, reserved_bytes: int, *, lengths_vary: bool) -
     Memory that was reserved shows that a lower end was wrong. That less was reserved shows something only if all
     updates have the shapes of the first ones.
     """
-    outside = memory.high_bytes - memory.reserved.high
-    later = reserved_bytes + round(_LATER_SHARE * reserved_bytes)
-    high = max(memory.reserved.high if lengths_vary else memory.reserved.value, later)
+    predicted = memory.reserved
+    later_bytes = reserved_bytes + round(_LATER_SHARE * reserved_bytes)
+    high = predicted.high
+    if reserved_bytes > predicted.high:
+        high = later_bytes
+    elif not lengths_vary:
+        high = min(predicted.high, max(predicted.value, later_bytes))
+    outside = memory.high_bytes - predicted.high
     return replace(
         memory,
         high_bytes=max(memory.peak_bytes, high + outside),
-        reserved=replace(memory.reserved, high=high),
+        reserved=replace(predicted, high=high),
     )
 
 

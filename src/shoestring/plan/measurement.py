@@ -57,6 +57,9 @@ class Measurement:
     """The peak of the device's memory: reserved by torch's allocator on a GPU, of the whole process on a CPU."""
     host_peak_bytes: int | None = None
     """The peak of the resident memory of the process."""
+    growing_bytes: int = 0
+    """By how much the peak of the process still grew at the end of the probe: memory that the C library's allocator
+    does not reuse, and what an evaluation leaves."""
     state_bytes: int | None = None
     """The bytes of the state that a checkpoint has, of which a save makes a copy in host memory."""
     evaluation_seconds_per_sample: float | None = None

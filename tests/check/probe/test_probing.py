@@ -106,7 +106,7 @@ def test_probe_makes_the_first_updates_of_the_run_and_evaluates(load_recipe):
     folders = set(Path(tempfile.gettempdir()).glob("shoestring-probe-*"))
     measured = probe(loaded, make_fake_plan(loaded), on_stage=stages.append)
     names = [stage["stage"] for stage in stages]
-    assert names == ["start", "data", "model", *["update"] * 11, "updates", "evaluation", "done"]
+    assert names == ["start", "data", "model", *["update"] * 11, "updates", "evaluation", "update", "update", "done"]
     assert [stage["number"] for stage in stages[3:14]] == [*range(10), 0]  # a run of 10 updates begins again
     assert measured.problem == "" and measured.notes == () and measured.updates == 10
     assert 0 < measured.low_update_seconds <= measured.update_seconds <= measured.high_update_seconds < 1
@@ -219,7 +219,7 @@ def test_the_update_with_the_longest_sample_is_made_for_its_memory(load_recipe, 
     loaded, stages = load_recipe(more=more), []
     probe(loaded, make_fake_plan(loaded), on_stage=stages.append)
     made = [stage for stage in stages if stage["stage"] == "update"]
-    assert [stage["longest"] for stage in made] == [False, False, True, *[False] * 8]
+    assert [stage["purpose"] for stage in made] == ["", "", "longest", *[""] * 8, "later", "later"]
     lengths = {stage["number"]: stage["length"] for stage in made}
     assert sorted(set(lengths.values())) == [80.0, 800.0] and made[2]["length"] == 800.0
     (model,) = [stage for stage in stages if stage["stage"] == "model"]

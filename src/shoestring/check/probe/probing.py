@@ -13,7 +13,7 @@ from shoestring.check.child import run_child
 from shoestring.check.probe.enough import LEAST_UPDATES
 from shoestring.check.probe.result import measurement
 from shoestring.hardware import targets
-from shoestring.plan.measured_plan import describe, with_measurement
+from shoestring.plan.measured_plan import MEASURED, describe, with_measurement
 from shoestring.plan.measurement import Measurement
 from shoestring.plan.plan import Plan
 from shoestring.plan.shares import gpus_of, samples_per_gpu
@@ -81,7 +81,7 @@ def measured_plan(plan: Plan, loaded: LoadedRecipe, *, available_seconds: float 
     write_messages(f"measuring a few updates with these settings, which are discarded; at most {seconds_text(seconds)}")
     result = with_measurement(plan, probe(loaded, plan, seconds=seconds, on_stage=_show_stage), loaded)
     assert result.measured
-    write_messages(describe(result.measured))
+    write_messages(f"{MEASURED}: {describe(result.measured)}")
     return result
 
 

@@ -21,9 +21,9 @@ def measurement(stages: Sequence[Stage], *, exit_reason: str, device: str, scale
     data, model, updates, evaluated, answered = (
         _last(stages, name) for name in ("data", "model", "updates", "evaluation", "answer")
     )
-    made = [stage for stage in stages if stage["stage"] == "update"]
+    made = [stage for stage in stages if stage["stage"] == "update" and stage["purpose"] != "later"]
     low, middle, high = (None, None, None)
-    measured = [stage for stage in made[1:] if not stage["longest"]]
+    measured = [stage for stage in made[1:] if not stage["purpose"]]
     if measured:
         low, middle, high = _range(measured, (model or {}).get("mean_length"), scale)
     waiting = [stage["waiting_seconds"] for stage in measured if stage["waiting_seconds"] is not None]
@@ -42,6 +42,7 @@ def measurement(stages: Sequence[Stage], *, exit_reason: str, device: str, scale
         data_seconds=data["seconds"] if data else None,
         peak_bytes=max((stage["bytes"] for stage in peaks), default=None),
         host_peak_bytes=max((stage["host_bytes"] for stage in peaks), default=None),
+        growing_bytes=_growing_bytes(stages, made),
         state_bytes=updates["state_bytes"] if updates else None,
         evaluation_seconds_per_sample=seconds_per_sample,
         evaluated_samples=samples,
@@ -64,6 +65,23 @@ def _range(updates: Sequence[Stage], mean_length: float | None, scale: float) ->
         fmean(map(median, durations)),
         fmean(values[-1 - skipped] for values, skipped in zip(durations, outliers, strict=True)),
     )
+
+
+def _growing_bytes(stages: Sequence[Stage], made: Sequence[Stage]) -> int:
+    """Return by how much the peak of the process still grew when the probe ended.
+
+    That is the growth in the second half of the updates, and in those after an evaluation. If there are none, the
+    memory that the evaluation has left is beside what the later updates of the run need.
+    """
+    grown = made[-1]["host_bytes"] - made[len(made) // 2]["host_bytes"] if made else 0
+    later = [stage["host_bytes"] for stage in stages if stage["stage"] == "update" and stage["purpose"] == "later"]
+    evaluated = _last(stages, "evaluation")
+    if later:
+        grown = max(grown, later[-1] - later[0])
+    elif evaluated:
+        before = made[-1]["host_bytes"] if made else 0
+        grown += max(0, before + evaluated["left_bytes"] - evaluated["host_bytes"])
+    return grown
 
 
 def _evaluation(stage: Stage | None) -> tuple[float | None, int]:
