@@ -25,14 +25,11 @@ def reporting() -> Report:
 
 def error_stage(error: Exception) -> dict[str, Any]:
     """Return the stage that reports an error of the recipe's code; `memory` is true for out-of-memory."""
-    from shoestring.engine.memory import NoMemoryError, error_message, out_of_memory_message
+    from shoestring.engine.memory import error_message, out_of_memory_message
 
     if isinstance(error, ShoestringError):
-        message, hint, is_memory = (
-            "; ".join((error.message, *error.problems)),
-            error.hint,
-            isinstance(error, NoMemoryError),
-        )
+        message, hint = "; ".join((error.message, *error.problems)), error.hint
+        is_memory = message.startswith("out of memory")
     elif broken := broken_library(error):
         message, hint, is_memory = broken.message, broken.hint, False
     else:

@@ -10,15 +10,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 
-from shoestring.check.probe import child, probing
+from shoestring.check.probe import probing
 from shoestring.check.probe.probing import probe
-from shoestring.engine.determinism import deterministic_shards
 from shoestring.hardware.targets import find
 from shoestring.processes import is_running
 from shoestring.recipe.finding import choose
 from shoestring.settings import Settings
+from tests.check.probe import in_process
 
 MINE = """
 import os, sys, time
@@ -87,18 +86,7 @@ def make_fake_plan(loaded, *, seconds=0.01, total=1.0, **settings):
 def here(monkeypatch):
     """Probes run in this process, which has imported torch."""
 
-    def run(module, request, seconds, *, environment, on_stage):
-        stages = []
-
-        def report(stage):
-            stages.append(stage)
-            on_stage(stage)
-
-        with deterministic_shards(None, torch.device("cpu")):
-            child.run_probe(request, report, started=time.monotonic())
-        return tuple(stages), ""
-
-    monkeypatch.setattr(probing, "run_child", run)
+    monkeypatch.setattr(probing, "run_child", in_process.run)
 
 
 def test_probe_makes_the_first_updates_of_the_run_and_evaluates(load_recipe):
