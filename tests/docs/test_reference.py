@@ -171,7 +171,7 @@ def test_keys_of_recipes_and_targets(ask):
     assert not [name for name in compared.unseen() if name.startswith("device.")] and not compared.problems
 
 
-def test_keys_of_estimates_and_plans(ask):
+def test_keys_of_estimates_and_plans(ask, monkeypatch):
     compared = Comparison("estimate")
     compared.add(ask("estimate", RECIPE, "--on", "t4"))
     compared.require()
@@ -181,6 +181,10 @@ def test_keys_of_estimates_and_plans(ask):
     several.require()
     compared.add(answer["plans"][0])
     compared.add(ask("plan", RECIPE, "--on", "kaggle-t4", "--disk", "1KB", "--set", "optimizer_states=8bit"))
+    monkeypatch.setattr(probing, "run_child", lambda *_, **__: (STAGES, ""))
+    measured = ask("plan", RECIPE, "--on", "cpu", "--probe")
+    assert measured["measured"]["updates"] == 3
+    compared.add(measured)
     compared.require()
     compared = Comparison("plan --for predict")
     compared.add(ask("plan", RECIPE, "--on", "t4", "--for", "predict"))
@@ -189,6 +193,7 @@ def test_keys_of_estimates_and_plans(ask):
 
 PEAKS = {"bytes": 1000, "host_bytes": 1000}
 STAGES = (
+    {"stage": "start", "seconds": 1.0, "resident_bytes": 9},
     {"stage": "data", "samples": 20, "seconds": 0.1},
     {"stage": "model", "seconds": 2.0, "stages": 1, "total_updates": 10, "mean_length": None},
     *(
@@ -208,6 +213,8 @@ STAGES = (
     ),
     {"stage": "updates", "growth_bytes": 9, "state_bytes": 9, "device": "cpu", "micro_batch": 2, "loss": None},
     {"stage": "loading", "samples": 20, "seconds": 0.1},
+    {"stage": "evaluation", "seconds": [0.1], "samples": [4], "left_bytes": 0, **PEAKS},
+    {"stage": "answer", "seconds": 0.1, **PEAKS},
     {"stage": "done"},
 )
 """What a trial of a few updates reports. A real one starts two processes, which takes seconds."""

@@ -7,7 +7,7 @@ import pytest
 
 from shoestring.estimate.calibration import calibration
 from shoestring.hardware import targets
-from shoestring.plan.measured_plan import COPY, REST, WAITING, with_measurement
+from shoestring.plan.measured_plan import COPY, PLANNING, REST, WAITING, with_measurement
 from shoestring.plan.measurement import Measurement
 from shoestring.plan.plan import make_plan
 from shoestring.recipe.finding import load
@@ -29,6 +29,7 @@ MEASURED = Measurement(
     peak_bytes=GIB,
     host_peak_bytes=GIB,
     growing_bytes=3 * MIB,
+    planning_bytes=5 * MIB,
     state_bytes=10 * MIB,
     evaluation_seconds_per_sample=0.25,
     evaluated_samples=8,
@@ -100,7 +101,8 @@ def test_parts_of_measured_memory_sum_to_the_peak(cpu_plan):
     memory = with_measurement(cpu_plan, MEASURED, RECIPE).memory
     parts = {part.name: part.bytes for part in memory.parts}
     assert parts[COPY] == round(1.1 * 10 * MIB)
-    assert sum(parts.values()) == memory.peak_bytes == GIB + parts[COPY]
+    assert parts[PLANNING] == 5 * MIB
+    assert sum(parts.values()) == memory.peak_bytes == GIB + 5 * MIB + parts[COPY]
     assert parts["weights"] == {part.name: part.bytes for part in cpu_plan.memory.parts}["weights"]
     assert parts[REST] > 0
     assert (memory.low_bytes, memory.high_bytes) == (GIB, memory.peak_bytes + 3 * MIB)
@@ -110,7 +112,7 @@ def test_parts_are_smaller_if_less_was_measured_than_predicted(cpu_plan):
     measured_bytes = cpu_plan.memory.peak_bytes // 2
     memory = with_measurement(cpu_plan, replace(MEASURED, peak_bytes=measured_bytes), RECIPE).memory
     parts = {part.name: part.bytes for part in memory.parts}
-    assert sum(parts.values()) - parts[COPY] == measured_bytes
+    assert sum(parts.values()) - parts[COPY] - parts[PLANNING] == measured_bytes
     assert parts["process"] == pytest.approx(cpu_plan.memory.parts[-1].bytes / 2, rel=0.01)
 
 

@@ -18,10 +18,12 @@ from shoestring.units import bytes_text, plural, seconds_text
 
 REST = "rest of the process"
 COPY = "copy of the state for saving"
+PLANNING = "planning in the same process"
 WAITING = "waiting for data"
 MEASURED = "measured before training"
 _SOURCES = {
     REST: "measured: what the other parts do not explain, such as libraries and the allocator's unused memory",
+    PLANNING: "measured: what the process that plans and then trains has more in memory than a probe at its start",
     COPY: "the state in host memory while a checkpoint is written; the next save reuses its memory",
 }
 _LATER_SHARE = 0.02
@@ -154,16 +156,20 @@ def _memory(plan: Plan, measured: Measurement, loaded: LoadedRecipe) -> Breakdow
 
 
 def _process_memory(memory: Breakdown, measured_bytes: int, measured: Measurement) -> Breakdown:
-    """Return the memory of a process on a CPU, which was measured without saving.
+    """Return the memory of a process on a CPU, which was measured without planning and saving.
 
-    The low end is what was measured, and the peak has the copy of the state as well. The high end adds by how much the
-    peak still grew when the probe ended.
+    The low end is what was measured, and the peak has these two as well. The high end adds by how much the peak still
+    grew when the probe ended.
     """
     copy = round(COPY_SHARE * (measured.state_bytes or 0))
-    peak_bytes = measured_bytes + copy
+    peak_bytes = measured_bytes + measured.planning_bytes + copy
     return replace(
         memory,
-        parts=(*_parts_of(memory.parts, measured_bytes), *_part(COPY, copy)),
+        parts=(
+            *_parts_of(memory.parts, measured_bytes),
+            *_part(PLANNING, measured.planning_bytes),
+            *_part(COPY, copy),
+        ),
         low_bytes=measured_bytes,
         high_bytes=peak_bytes + measured.growing_bytes,
         loading_bytes=min(memory.loading_bytes, peak_bytes),

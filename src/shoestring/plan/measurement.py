@@ -60,6 +60,8 @@ class Measurement:
     growing_bytes: int = 0
     """By how much the peak of the process still grew at the end of the probe: memory that the C library's allocator
     does not reuse, and what an evaluation leaves."""
+    planning_bytes: int = 0
+    """How much more memory a process has that plans before it trains than that of the probe at its start."""
     state_bytes: int | None = None
     """The bytes of the state that a checkpoint has, of which a save makes a copy in host memory."""
     evaluation_seconds_per_sample: float | None = None

@@ -113,7 +113,7 @@ def _start_run(
     if is_wanted(probe) and plan.measured is None:
         remaining = stop.deadline.remaining()
         available = None if remaining is None else _PROBE_SHARE * remaining
-        plan = measured_plan(plan, loaded, available_seconds=available)
+        plan = measured_plan(plan, loaded, available_seconds=available, trains_here=True)
     _store_plan(directory, loaded, plan.json())
     return loaded, plan.settings
 

@@ -14,7 +14,7 @@ def update(seconds, *, number=0, loss_stage=0, purpose="", length=None, peak=100
 
 def stages(*updates, mean_length=None, done=True):
     started = (
-        {"stage": "start", "seconds": 2.0},
+        {"stage": "start", "seconds": 2.0, "resident_bytes": 100},
         {"stage": "data", "samples": 80, "seconds": 0.5},
         {"stage": "model", "seconds": 3.0, "stages": 1, "total_updates": 10, "mean_length": mean_length},
     )

@@ -5,7 +5,7 @@ its own, saves nothing, and ends as a session at its limit does, when enough is 
 
 The request is a JSON object on standard input. For each stage, a line of JSON is written to standard output:
 
-{"stage": "start", "seconds": 3.1}                   the imports are done, so long after the start of the process
+{"stage": "start", "seconds": 3.1, "resident_bytes"} the imports are done, so long after the start of the process
 {"stage": "data", "samples": 733, "seconds": 0.4}    data() is loaded
 {"stage": "model", "seconds", "stages": 1, "total_updates", "mean_length"}             the session is built
 {"stage": "update", "number": 0, "loss_stage": 0, "purpose": "", "seconds", "samples", "loss", "waiting_seconds",
@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoestring.check.child import read_request
+from shoestring.check.memory import read_status
 from shoestring.check.probe.enough import Budget
 from shoestring.check.probe.stand_in import WithStandInData
 from shoestring.check.reporting import Report, error_stage, reporting
@@ -134,7 +135,7 @@ def _build(request: Mapping[str, Any], context: "Context") -> tuple["TrainingSes
         Record(session_request.run, loaded, context.deadline, target=session_request.target)
     )
     context.stack.enter_context(explaining_out_of_memory("training"))
-    context.report({"stage": "start", "seconds": context.elapsed()})
+    context.report({"stage": "start", "seconds": context.elapsed(), "resident_bytes": read_status("VmRSS")})
     started = time.monotonic()
     session_request, context.data, _ = load_data(session_request, record)
     samples, seconds = len(context.data["train"]), time.monotonic() - started
@@ -154,6 +155,9 @@ def _warm_up(device: Any) -> None:
     """Make the libraries allocate their one-time memory, which an estimate of a model's tensors does not include."""
     import torch
 
+    from shoestring.techniques.deferred_compiler import defer_compiler
+
+    defer_compiler()  # as in training: the optimizer would import it
     layer = torch.nn.Linear(64, 64).to(device)
     optimizer = torch.optim.AdamW(layer.parameters())
     layer(torch.ones(8, 64, device=device)).sum().backward()

@@ -10,6 +10,7 @@ from typing import Any
 
 from shoestring import config
 from shoestring.check.child import run_child
+from shoestring.check.memory import read_status
 from shoestring.check.probe.enough import LEAST_UPDATES
 from shoestring.check.probe.result import measurement
 from shoestring.hardware import targets
@@ -22,7 +23,7 @@ from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.streams import write_messages
 from shoestring.techniques.expandable_segments import expandable_segments
-from shoestring.units import seconds_text
+from shoestring.units import MIB, seconds_text
 
 MOST_SECONDS, MOST_SHARE = 30.0, 0.02
 """A probe takes at most so many seconds, or this share of the run if that is more."""
@@ -30,6 +31,8 @@ LEAST_SECONDS = 10.0
 """A probe is not begun if there is less time for it: starting and building a model takes seconds."""
 VARIABLE = "SHOESTRING_PROBE"
 """The environment variable that switches probes off if it is 0."""
+_MOST_PLANNING_BYTES = 64 * MIB
+"""In a plan of a process that will not train: the rest of its memory is that of other work."""
 _SLOW_SECONDS = 3.0
 """Slower updates are shown one by one."""
 _UPDATES_SHARE = 0.5
@@ -66,11 +69,13 @@ def is_wanted(requested: bool | None) -> bool:
     return os.environ.get(VARIABLE) != "0" if requested is None else requested
 
 
-def measured_plan(plan: Plan, loaded: LoadedRecipe, *, available_seconds: float | None = None) -> Plan:
+def measured_plan(
+    plan: Plan, loaded: LoadedRecipe, *, available_seconds: float | None = None, trains_here: bool = False
+) -> Plan:
     """Return the plan of `loaded` for this machine, measured by a probe, with messages for the user.
 
     The probe takes at most `available_seconds`. Without enough time for one, and for a recipe that exists only in this
-    process or has no data here, the plan remains as it is.
+    process or has no data here, the plan remains as it is. `trains_here`: this process will train.
     """
     seconds = budget_seconds(plan)
     if available_seconds is not None:
@@ -79,7 +84,10 @@ def measured_plan(plan: Plan, loaded: LoadedRecipe, *, available_seconds: float 
         write_messages(f"note: the plan is not measured, because {reason}")
         return plan
     write_messages(f"measuring a few updates with these settings, which are discarded; at most {seconds_text(seconds)}")
-    result = with_measurement(plan, probe(loaded, plan, seconds=seconds, on_stage=_show_stage), loaded)
+    measured = probe(loaded, plan, seconds=seconds, on_stage=_show_stage)
+    if not trains_here:
+        measured = replace(measured, planning_bytes=min(measured.planning_bytes, _MOST_PLANNING_BYTES))
+    result = with_measurement(plan, measured, loaded)
     assert result.measured
     write_messages(f"{MEASURED}: {describe(result.measured)}")
     return result
@@ -139,7 +147,9 @@ def probe(
     measured = measurement(
         result.stages, exit_reason=result.exit_reason, device=plan.target.device.title, scale=result.scale
     )
-    return replace(measured, seconds=result.seconds, notes=tuple(notes))
+    start = next((stage for stage in result.stages if stage["stage"] == "start"), None)
+    planning_bytes = max(0, read_status("VmRSS") - start["resident_bytes"]) if start else 0
+    return replace(measured, seconds=result.seconds, notes=tuple(notes), planning_bytes=planning_bytes)
 
 
 def run_probe(
