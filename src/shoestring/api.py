@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -81,6 +82,7 @@ def plan(
     disk_bytes: int | None = None,
     usd_per_hour: float | None = None,
     calibrate: str | Path | None = None,
+    probe: bool | None = None,
     **values: object,
 ) -> Plan:
     """Choose the fastest settings that fit the target, and predict their memory, time, sessions and disk.
@@ -88,7 +90,9 @@ def plan(
     `limit_seconds` of a session and `disk_bytes` of the run's directory replace the platform's limits, `usd_per_hour`
     of one GPU replaces the list price, and the measured time of the run `calibrate`, made on the same GPU, scales the
     predictions; a file of `measure` there replaces the rates that they are made of. Options and settings in `values`
-    are fixed, all others are chosen. The errors are those of `estimate`.
+    are fixed, all others are chosen. A plan for this machine (`local`, `cpu`) is measured: a few updates are made in a
+    child process and discarded, unless `probe` is False; by default unless SHOESTRING_PROBE=0 is set. The errors are
+    those of `estimate`.
     """
     plans = compare(
         recipe,
@@ -98,6 +102,7 @@ def plan(
         usd_per_hour=usd_per_hour,
         calibrate=calibrate,
         by_seconds=None,
+        probe=probe,
         **values,
     ).plans
     return plans[0]
@@ -126,6 +131,7 @@ def compare(
     usd_per_hour: float | None = None,
     calibrate: str | Path | None = None,
     by_seconds: float | None = None,
+    probe: bool | None = None,
     **values: object,
 ) -> Comparison:
     """Plan for each of the targets `on`, by default those whose price is known, and compare time and cost.
@@ -135,6 +141,7 @@ def compare(
     The other arguments and the errors are those of `plan` and apply to every target.
     """
     with usable_libraries():
+        from shoestring.check.probe.probing import is_wanted, measured_here
         from shoestring.hardware.prices import price
         from shoestring.hardware.targets import find, known, with_limits
         from shoestring.plan.comparison import compare
@@ -147,7 +154,7 @@ def compare(
     names = [name for name, target in known().items() if price(target, usd_per_hour)] if on is None else on
     targets = [with_limits(find(name), session_seconds=limit_seconds, disk_bytes=disk_bytes) for name in names]
     calibration = load_calibration(_path(calibrate)) if calibrate else None
-    return compare(
+    comparison = compare(
         loaded,
         targets,
         settings,
@@ -155,6 +162,9 @@ def compare(
         calibration=calibration,
         by_hours=None if by_seconds is None else by_seconds / 3600,
     )
+    if not is_wanted(probe):
+        return comparison
+    return replace(comparison, plans=tuple(measured_here(comparison.plans, loaded, settings)))
 
 
 def check(
@@ -234,6 +244,7 @@ def train(
     log: Sequence[str] = (),
     backup: str | Path | None = None,
     from_url: str | Path | None = None,
+    probe: bool | None = None,
     **values: object,
 ) -> Outcome:
     """Train until the run in the directory `run` is finished or this session is over; call it again to continue.
@@ -244,6 +255,7 @@ def train(
     run keeps its options; other settings, versions or hardware need `allow_inexact`. `log` has names of logs, such as
     "tensorboard", which are written below `run/logs` while it trains, and in later sessions as well. Each checkpoint
     is copied to the folder or URL `backup` in the background, and a run that is not in `run` begins from `from_url`.
+    Before a new run the plan is measured, as `plan` does with `probe`; the run's bits do not depend on it.
 
     In the kernel of a notebook, a recipe that is named is trained by a child process, and the cell shows the run.
     Interrupting the cell pauses it.
@@ -266,6 +278,7 @@ def train(
         log=tuple(log),
         backup=None if backup is None else str(backup),
         from_url=None if from_url is None else str(from_url),
+        probe=probe,
     )
     if isinstance(recipe, str) and live.is_notebook():
         return live.train_in_child(recipe, values, request, plan)

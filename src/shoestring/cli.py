@@ -24,6 +24,7 @@ from shoestring.cli_options import (
     Json,
     On,
     OnHere,
+    Probe,
     Purpose,
     Recipe,
     RecipeOfRun,
@@ -159,6 +160,7 @@ def plan(
     purpose: Annotated[
         Purpose, typer.Option("--for", help="What to plan: training, or predictions with a trained model.")
     ] = Purpose.TRAIN,
+    probe: Probe = None,
     set_: Set = None,
     config_file: Config = None,
     as_json: Json = False,
@@ -183,6 +185,7 @@ def plan(
             usd_per_hour=price,
             calibrate=calibrate,
             by_seconds=by_seconds,
+            probe=probe,
             **option_values(api.compare, set_, config_file),
         )
     if len(names) > 1 or by:
@@ -324,6 +327,7 @@ def train(
         str | None,
         typer.Option("--from", metavar="URL", help="If DIR has no run, begin from the newest copy of a --backup."),
     ] = None,
+    probe: Probe = None,
     as_json: Json = False,
 ) -> None:
     """Train until the run is finished or the session is over; repeat the command to continue.
@@ -337,6 +341,7 @@ def train(
         "log": log or (),
         "backup": backup,
         "from_url": from_url,
+        "probe": probe,
         **option_values(api.train, set_, config_file),
     }
     if not _is_own_process():
