@@ -2,7 +2,7 @@
 
     python -m benchmarks.plan.same_settings [--plans 20] [--seed 0] [--json OUT] [RECIPE ...]
 
-Processes that compute without end start and stop at random moments, up to two for each core. Each recipe is planned
+Processes that compute without end start and stop at random moments, one for each core at most. Each recipe is planned
 half of the times with the cached rates of the CPU deleted before each plan, and then with the cache. A plan starts as a
 new process would: its recipe is traced again, and the rates are measured or read again. Five recipes take twelve
 minutes.
@@ -38,7 +38,7 @@ def changing_load(seed: int, cores: int) -> Iterator[list[int]]:
 
     def change() -> None:
         while not is_over.is_set():
-            counts.append(generator.randint(0, 2 * cores))
+            counts.append(generator.randint(0, cores))
             with ExitStack() as processes:
                 for _ in range(counts[-1]):
                     processes.enter_context(busy_process())

@@ -22,14 +22,14 @@ from shoestring.units import MIB
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """From glibc's malloc.h."""
 _MMAP_BYTES = 32 * MIB
-"""The largest value that glibc accepts. Blocks of this size and above are still returned when they are freed, so memory
-cannot be lost to gaps between large blocks."""
+"""The largest value that glibc accepts. Blocks from this size on that do not fit into memory that was kept are still
+returned when they are freed, so gaps between large blocks do not add up."""
 _NEVER = 2**31 - 1
 _CHOSEN_BY_USER = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "GLIBC_TUNABLES")
 
 
 @contextmanager
-def freed_memory_kept(device: torch.device) -> Iterator[None]:
+def keeping_freed_memory(device: torch.device) -> Iterator[None]:
     """Keep freed memory within the context if `device` is a CPU, and return it to the system at the end.
 
     Nothing changes with another C library, or if environment variables choose how glibc handles freed memory.
