@@ -220,6 +220,11 @@ BENCHMARKS = (
         "benchmarks/engine/halves.py --json OUT",
     ),
     _benchmark(
+        "malloc",
+        "What do page faults of glibc's allocator cost updates on a CPU?",
+        "-m benchmarks.engine.malloc --json OUT",
+    ),
+    _benchmark(
         "architectures",
         "What is answered for 38 published configurations?",
         "benchmarks/architectures/answers.py DATA/architectures --json OUT",
@@ -229,5 +234,10 @@ BENCHMARKS = (
         "plan_speed",
         "How long does plan take?",
         "benchmarks/speed/estimate.py --verb plan --json OUT",
+    ),
+    _benchmark(
+        "same_settings",
+        "Does one command choose the same settings on a busy machine?",
+        "-m benchmarks.plan.same_settings --json OUT",
     ),
 )

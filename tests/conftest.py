@@ -47,6 +47,14 @@ def trusted_files(tmp_path_factory):
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def no_probes():
+    """Plans are not measured before tests train with them: that takes seconds. Tests of probes ask for them."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("SHOESTRING_PROBE", "0")
+        yield
+
+
 @pytest.fixture
 def run_command(monkeypatch, capsys):
     """A function that runs the command line in this process and returns (status, stdout, stderr)."""

@@ -29,6 +29,7 @@ from shoestring.engine.state import TrainingState
 from shoestring.errors import ShoestringError
 from shoestring.estimate.span import Span
 from shoestring.estimate.time import update_seconds
+from shoestring.hardware.cpu_rates import read_cached
 from shoestring.hardware.measured import content as content_of_rates
 from shoestring.hardware.targets import find
 from shoestring.monitor import events
@@ -367,6 +368,13 @@ COMMIT = {
 }
 
 
+CPU_RATES: dict[str, Any] = {
+    "format": "shoestring CPU rates 1",
+    "subject": {"cpu": "A CPU", "cores": 2, "numpy": "2.0.0", "threads": {}},
+    "rates": {"fp32_flops": 1e11, "bandwidth": 1e10, "spread": 0.02, "is_disturbed": False},
+}
+
+
 def read_commit(folder: Path) -> Any:
     return parse_commit(read_bytes(folder / "commit.json", follow=False, max_bytes=1 << 20), CommitName(1, 7, "3" * 8))
 
@@ -451,6 +459,12 @@ READERS = [
             predict_with_rates,
         )
         for measured in (GPU, CPU)
+    ),
+    Reader(
+        "rates of the CPU",
+        write_texts(**{"rates.json": CPU_RATES}),
+        "rates.json",
+        lambda folder: read_cached(folder / "rates.json", CPU_RATES["subject"]),
     ),
     Reader("bars", write_texts(**{"bars.csv": BARS}), "bars.csv", read_bar_table),
     Reader("preprocessing of bars", write_preprocessing, preprocessing.NAME, preprocessing.load),

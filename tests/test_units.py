@@ -1,6 +1,18 @@
+from datetime import UTC, datetime
+
 import pytest
 
-from shoestring.units import GIB, KIB, MIB, bytes_text, count_text, parse_bytes, parse_seconds, seconds_text
+from shoestring.units import (
+    GIB,
+    KIB,
+    MIB,
+    bytes_text,
+    count_text,
+    parse_bytes,
+    parse_seconds,
+    parse_until,
+    seconds_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -55,3 +67,22 @@ def test_invalid_sizes_are_refused(text):
 
 def test_count_text_has_thousands_separators():
     assert count_text(625726) == "625,726"
+
+
+NOW = datetime(2026, 11, 27, 18, 30, tzinfo=UTC)  # a Friday
+
+
+@pytest.mark.parametrize(
+    ("text", "hours"),
+    [("sunday", 53.5), ("Friday", 5.5), ("thursday", 149.5), ("2026-11-28", 29.5), ("3d", 72), ("1.5h", 1.5)],
+)
+def test_a_time_until_which_something_is_done(text, hours):
+    assert parse_until(text, NOW) == pytest.approx(hours * 3600)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"), [("2026-11-26", "in the past"), ("someday", "is not a time"), ("2026-13-01", "month")]
+)
+def test_other_times_are_refused(text, problem):
+    with pytest.raises(ValueError, match=problem):
+        parse_until(text, NOW)

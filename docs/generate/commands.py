@@ -34,6 +34,7 @@ its lines in your files.
 |---|---|
 | `SHOESTRING_TRACEBACK=1` | print the whole traceback of an error |
 | `SHOESTRING_TRACE_SECONDS` | the seconds after which the trace of one update ends with an error; by default 300 |
+| `SHOESTRING_PROBE=0` | do not measure plans for this machine, as with `--no-probe` |
 
 Work of more than 15 seconds before an answer writes a line of progress to standard error.
 
@@ -150,7 +151,7 @@ def _names(option: Any) -> str:
 def _default(option: Any) -> str:
     if option.required:
         return "required"
-    if option.secondary_opts:
+    if option.secondary_opts and option.default is not None:
         return code(option.opts[0] if option.default else option.secondary_opts[0])
     if _is_switch(option) or option.default in (None, "", (), []):
         return ""

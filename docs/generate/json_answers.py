@@ -17,6 +17,7 @@ from shoestring.plan.inference import InferencePlan
 from shoestring.plan.plan import Plan
 from shoestring.recipe import finding
 from shoestring.remote.kaggle import following, package
+from shoestring.remote.kaggle.forecast import Forecast
 from shoestring.remote.notebook.writing import WrittenNotebook
 from shoestring.report.watch.view import View
 from shoestring.runs.evaluate import Evaluation
@@ -88,6 +89,7 @@ _READER = Reader(
         (comparison.Comparison, "comparison"): comparison._row,
         (preflight.CheckResult, "tried"): trial_findings.summarize_trial,
         (preflight.CheckResult, "tried.loading"): loading.Loading,
+        (following.describe, "forecast"): Forecast,
     },
     links={Settings: "see [Settings](settings.md)", Plan: "see [plan](#plan)"},
 )

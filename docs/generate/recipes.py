@@ -8,6 +8,7 @@ from docs.generate.markdown import code, escape, header, paragraph, table
 from docs.generate.settings import section, value_text
 
 from shoestring import config
+from shoestring.recipe.absent_data import AbsentData
 from shoestring.recipe.finding import BUILT_IN, find
 from shoestring.recipe.options import Adaptation, Common, LoadedRecipe, option_fields, own_fields, size_defaults
 
@@ -23,6 +24,12 @@ _EVERY = """## Options of every recipe
 Every recipe has these options, also [one of your own](../guides/recipe.md). A recipe may have another default,
 which its section names, or an option of its own in place of one of these.
 """
+_ABSENT = """## Options of plans for data elsewhere
+With these options `plan`, `estimate`, `kaggle start` and `notebook` plan data that are not on this machine. A run has
+none of them. [Data that is not here](../guides/data.md#data-that-is-not-here) shows their use; a row is:
+
+{rows}
+"""
 _ADAPTATION = """## Options that adapt the model
 These options adapt the model and the optimizer of any recipe after they are built. By default nothing is adapted.
 """
@@ -36,11 +43,21 @@ def page() -> str:
     )
     parts = [header("Built-in recipes") + overview, _INTRODUCTION.strip("\n"), ""]
     parts += [_section(loaded) for loaded in recipes]
-    for introduction, cls in ((_EVERY, Common), (_ADAPTATION, Adaptation)):
+    rows = table(("recipe", "a row", "its samples"), (_row(loaded) for loaded in recipes))
+    absent = _ABSENT.replace("{rows}", rows.rstrip("\n"))
+    for introduction, cls in ((_EVERY, Common), (absent, AbsentData), (_ADAPTATION, Adaptation)):
         documented = attributes(cls)
         parts.append(introduction)
         parts += [section(field, documented[name].docstring, level="###") for name, field in config.fields(cls).items()]
     return "\n".join(parts)
+
+
+def _row(loaded: LoadedRecipe) -> tuple[str, str, str]:
+    """Return what a row of a recipe's data is, and how the plan divides the samples."""
+    parts = loaded.parts
+    shares = ", ".join(f"{share:.0%} {name}" for name, share in parts.part_shares.items())
+    count = "" if parts.samples_per_row == 1 else f"{parts.samples_per_row:g} of each; "
+    return code(loaded.name), parts.row, f"{count}{shares}"
 
 
 def _summary(loaded: LoadedRecipe) -> str:
@@ -49,7 +66,7 @@ def _summary(loaded: LoadedRecipe) -> str:
 
 def _section(loaded: LoadedRecipe) -> str:
     own, fields = own_fields(loaded), option_fields(loaded)
-    shared = {**config.fields(Common), **config.fields(Adaptation)}
+    shared = {**config.fields(Common), **config.fields(AbsentData), **config.fields(Adaptation)}
     changed = {name: loaded.options[name] for name in fields if name not in own}
     changed = {name: value for name, value in changed.items() if value != shared[name].default}
     missing = [name for name in shared if name not in fields]
@@ -60,7 +77,7 @@ def _section(loaded: LoadedRecipe) -> str:
         lines += [paragraph(others), ""]
     for size, values in by_size.items():
         if values:
-            when = f"With `size={size}`, and without `data`, `epochs`, `max_updates` and `subset`"
+            when = f"With `size={size}`, and without `data`, `epochs`, `max_updates`, `subset`, `rows` and `lengths`"
             lines += [paragraph(f"{when}, these are the defaults: {_values(values)}."), ""]
     if missing:
         lines += [f"It has none of the options {', '.join(map(code, missing))}.", ""]

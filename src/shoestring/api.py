@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -81,6 +82,7 @@ def plan(
     disk_bytes: int | None = None,
     usd_per_hour: float | None = None,
     calibrate: str | Path | None = None,
+    probe: bool | None = None,
     **values: object,
 ) -> Plan:
     """Choose the fastest settings that fit the target, and predict their memory, time, sessions and disk.
@@ -88,7 +90,9 @@ def plan(
     `limit_seconds` of a session and `disk_bytes` of the run's directory replace the platform's limits, `usd_per_hour`
     of one GPU replaces the list price, and the measured time of the run `calibrate`, made on the same GPU, scales the
     predictions; a file of `measure` there replaces the rates that they are made of. Options and settings in `values`
-    are fixed, all others are chosen. The errors are those of `estimate`.
+    are fixed, all others are chosen. A plan for this machine (`local`, `cpu`) is measured: a few updates are made in a
+    child process and discarded, unless `probe` is False; by default unless SHOESTRING_PROBE=0 is set. The errors are
+    those of `estimate`.
     """
     plans = compare(
         recipe,
@@ -97,6 +101,8 @@ def plan(
         disk_bytes=disk_bytes,
         usd_per_hour=usd_per_hour,
         calibrate=calibrate,
+        by_seconds=None,
+        probe=probe,
         **values,
     ).plans
     return plans[0]
@@ -118,29 +124,47 @@ def plan_inference(recipe: str | object, on: str = "local", **values: object) ->
 
 def compare(
     recipe: str | object,
-    on: Iterable[str],
+    on: Iterable[str] | None = None,
     *,
     limit_seconds: float | None = None,
     disk_bytes: int | None = None,
     usd_per_hour: float | None = None,
     calibrate: str | Path | None = None,
+    by_seconds: float | None = None,
+    probe: bool | None = None,
     **values: object,
 ) -> Comparison:
-    """Plan for each of the targets `on`, and compare time and cost.
+    """Plan for each of the targets `on`, by default those whose price is known, and compare time and cost.
 
+    `by_seconds` is the time from now within which the run has to be done: `cheapest` is the plan that does it for the
+    least money.
     The other arguments and the errors are those of `plan` and apply to every target.
     """
     with usable_libraries():
-        from shoestring.hardware.targets import find, with_limits
+        from shoestring.check.probe.probing import is_wanted, measured_here
+        from shoestring.hardware.prices import price
+        from shoestring.hardware.targets import find, known, with_limits
         from shoestring.plan.comparison import compare
         from shoestring.recipe.finding import choose
         from shoestring.runs.calibrate import load_calibration
 
+    _require_limits(by_seconds=by_seconds)
     _require_limits(limit_seconds=limit_seconds, disk_bytes=disk_bytes, usd_per_hour=usd_per_hour)
     loaded, settings = choose(recipe, values)
-    targets = [with_limits(find(name), session_seconds=limit_seconds, disk_bytes=disk_bytes) for name in on]
+    names = [name for name, target in known().items() if price(target, usd_per_hour)] if on is None else on
+    targets = [with_limits(find(name), session_seconds=limit_seconds, disk_bytes=disk_bytes) for name in names]
     calibration = load_calibration(_path(calibrate)) if calibrate else None
-    return compare(loaded, targets, settings, usd_per_hour=usd_per_hour, calibration=calibration)
+    comparison = compare(
+        loaded,
+        targets,
+        settings,
+        usd_per_hour=usd_per_hour,
+        calibration=calibration,
+        by_hours=None if by_seconds is None else by_seconds / 3600,
+    )
+    if not is_wanted(probe):
+        return comparison
+    return replace(comparison, plans=tuple(measured_here(comparison.plans, loaded, settings)))
 
 
 def check(
@@ -220,6 +244,7 @@ def train(
     log: Sequence[str] = (),
     backup: str | Path | None = None,
     from_url: str | Path | None = None,
+    probe: bool | None = None,
     **values: object,
 ) -> Outcome:
     """Train until the run in the directory `run` is finished or this session is over; call it again to continue.
@@ -230,6 +255,7 @@ def train(
     run keeps its options; other settings, versions or hardware need `allow_inexact`. `log` has names of logs, such as
     "tensorboard", which are written below `run/logs` while it trains, and in later sessions as well. Each checkpoint
     is copied to the folder or URL `backup` in the background, and a run that is not in `run` begins from `from_url`.
+    Before a new run the plan is measured, as `plan` does with `probe`; the run's bits do not depend on it.
 
     In the kernel of a notebook, a recipe that is named is trained by a child process, and the cell shows the run.
     Interrupting the cell pauses it.
@@ -252,6 +278,7 @@ def train(
         log=tuple(log),
         backup=None if backup is None else str(backup),
         from_url=None if from_url is None else str(from_url),
+        probe=probe,
     )
     if isinstance(recipe, str) and live.is_notebook():
         return live.train_in_child(recipe, values, request, plan)

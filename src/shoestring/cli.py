@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from datetime import datetime
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -23,6 +24,7 @@ from shoestring.cli_options import (
     Json,
     On,
     OnHere,
+    Probe,
     Purpose,
     Recipe,
     RecipeOfRun,
@@ -35,7 +37,7 @@ from shoestring.cli_options import (
 )
 from shoestring.cli_output import print_answer, show_progress, show_seconds_left, status_of
 from shoestring.errors import UsageError
-from shoestring.units import parse_bytes, parse_seconds
+from shoestring.units import parse_bytes, parse_seconds, parse_until
 from shoestring.version import __version__
 
 T = TypeVar("T", bound=Callable[..., Any])
@@ -145,12 +147,20 @@ def plan(
             autocompletion=completion.run_directory,
         ),
     ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHEN",
+            help="Find the cheapest target that is done by then: sunday, 2026-12-01, 3d or 40h.",
+        ),
+    ] = None,
     full: Annotated[
         bool, typer.Option("--full", help="Print everything: reasons, alternatives, proposals, phases.")
     ] = False,
     purpose: Annotated[
         Purpose, typer.Option("--for", help="What to plan: training, or predictions with a trained model.")
     ] = Purpose.TRAIN,
+    probe: Probe = None,
     set_: Set = None,
     config_file: Config = None,
     as_json: Json = False,
@@ -165,17 +175,20 @@ def plan(
         _plan_inference(recipe, names, option_values(api.plan_inference, set_, config_file), as_json)
         return
     limit_seconds, disk_bytes = parse("--limit", limit, parse_seconds), parse("--disk", disk, parse_bytes)
-    with show_progress(f"planning {recipe} for {', '.join(names)}"):
+    by_seconds = parse("--by", by, lambda text: parse_until(text, datetime.now().astimezone()))
+    with show_progress(f"planning {recipe} for {'all targets with a price' if by and not on else ', '.join(names)}"):
         comparison = api.compare(
             recipe,
-            names,
+            None if by and not on else names,
             limit_seconds=limit_seconds,
             disk_bytes=disk_bytes,
             usd_per_hour=price,
             calibrate=calibrate,
+            by_seconds=by_seconds,
+            probe=probe,
             **option_values(api.compare, set_, config_file),
         )
-    if len(names) > 1:
+    if len(names) > 1 or by:
         print_answer(comparison.json(), as_json, lambda: comparison_screen(comparison))
     else:
         plan = comparison.plans[0]
@@ -314,6 +327,7 @@ def train(
         str | None,
         typer.Option("--from", metavar="URL", help="If DIR has no run, begin from the newest copy of a --backup."),
     ] = None,
+    probe: Probe = None,
     as_json: Json = False,
 ) -> None:
     """Train until the run is finished or the session is over; repeat the command to continue.
@@ -327,6 +341,7 @@ def train(
         "log": log or (),
         "backup": backup,
         "from_url": from_url,
+        "probe": probe,
         **option_values(api.train, set_, config_file),
     }
     if not _is_own_process():

@@ -53,6 +53,15 @@ Set = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
+Probe = Annotated[
+    bool | None,
+    typer.Option(
+        "--probe/--no-probe",
+        help="Measure a plan for this machine: make a few updates and discard them. By default, unless "
+        "SHOESTRING_PROBE=0 is set.",
+        show_default=False,
+    ),
+]
 RunDir = Annotated[
     Path,
     typer.Option(

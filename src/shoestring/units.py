@@ -1,6 +1,7 @@
 """Numbers with units: bytes, seconds and counts as text, and durations and sizes parsed from text."""
 
 import re
+from datetime import date, datetime, time, timedelta
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
@@ -53,6 +54,33 @@ def parse_seconds(text: str) -> float:
     seconds = float(match[1]) * _SECONDS[match[2]]
     if seconds > _MOST_SECONDS:
         raise ValueError(f"{text!r} is longer than a century; leave it out for no limit")
+    return seconds
+
+
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+
+
+def parse_until(text: str, now: datetime) -> float:
+    """Parse the seconds from `now` until the end of a day, ``sunday`` or ``2026-12-01``, or a duration, ``3d`` or
+    ``40h``.
+
+    Raises ``ValueError`` for anything else, and for a day in the past.
+    """
+    word = text.strip().lower()
+    if match := re.fullmatch(r"(\d+(?:\.\d+)?)\s*d", word):
+        return parse_seconds(f"{float(match[1]) * 24:.6f}h")
+    if word in _WEEKDAYS:
+        day = now.date() + timedelta(days=(_WEEKDAYS.index(word) - now.weekday()) % 7)
+    elif re.fullmatch(r"\d{4}-\d\d-\d\d", word):
+        day = date.fromisoformat(word)
+    else:
+        try:
+            return parse_seconds(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is not a time; write sunday, 2026-12-01, 3d or 40h") from None
+    seconds = (datetime.combine(day + timedelta(days=1), time.min, now.tzinfo) - now).total_seconds()
+    if seconds <= 0:
+        raise ValueError(f"{text!r} is in the past")
     return seconds
 
 

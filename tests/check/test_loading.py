@@ -1,15 +1,13 @@
 """The time of loading in a trial, and in the time of the plan."""
 
 import time
-from types import SimpleNamespace
 
 import pytest
 
 from shoestring.check import preflight
 from shoestring.check.loading import check_loading, measured_loading
-from shoestring.check.trial_findings import Trial
 from shoestring.recipe.finding import choose
-from tests.check.test_trial_findings import make_plan
+from tests.check.test_trial_findings import make_plan, make_trial
 
 SLOW = """
 import time
@@ -33,17 +31,14 @@ class Slow:
 
 
 def make_loading(*, sample_seconds, update_seconds=0.1, cores=4, workers=None):
-    plan = make_plan(seconds=update_seconds)
+    plan = make_plan(seconds=0.001)  # the measurement counts, not the prediction
     plan.settings = plan.settings.replace(workers=workers)
     stages = (
         {"stage": "data", "samples": 803, "seconds": 1.0},
         {"stage": "loading", "samples": 50, "seconds": 50 * sample_seconds},
-        {"stage": "model", "stages": 1},
-        *({"stage": "update", "seconds": 0.1, "loss": "1.0"} for _ in range(3)),
-        {"stage": "done", "bytes": 1, "device": "cpu"},
     )
-    loaded = SimpleNamespace(effective_batch=8, total_updates=lambda per_epoch: 5 * per_epoch)
-    trial = Trial(plan=plan, loaded=loaded, stages=stages)
+    trial = make_trial(plan, seconds=(9.0, *[update_seconds] * 3), stages=stages)
+    trial.loaded.total_updates = lambda per_epoch: 5 * per_epoch
     return measured_loading(trial, plan, effective_batch=8, cores=cores)
 
 
@@ -70,10 +65,6 @@ def test_waiting_is_a_warning():
     finding = check_loading(make_loading(sample_seconds=0.2))
     assert finding.status == "warn" and "75% of it is waiting for data" in finding.message
     assert "200 ms per sample in one process (50 samples loaded)" in finding.message
-
-
-def test_measured_time_replaces_an_unknown_prediction():
-    assert make_loading(sample_seconds=0.01, update_seconds=None).computing_seconds == pytest.approx(0.1)
 
 
 def test_check_measures_the_loading_of_real_samples(tmp_path):

@@ -1,14 +1,17 @@
 """Findings of a trial: of updates that run in a child process, and of invented stages."""
 
+import math
 import re
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from shoestring.check import preflight, trial, trial_findings
+from shoestring.check import preflight, trial_findings
 from shoestring.check.preflight import CheckResult
-from shoestring.check.trial_findings import Trial, check_trial, choose_batch_sizes, run_trial, summarize_trial
+from shoestring.check.probe import probing
+from shoestring.check.probe.probing import Probe
+from shoestring.check.trial_findings import Trial, check_trial, run_trial, summarize_trial
 from shoestring.errors import DataError
 from shoestring.estimate.memory import Range
 from shoestring.hardware.targets import find
@@ -16,7 +19,10 @@ from shoestring.recipe.finding import choose
 from shoestring.settings import Settings
 from shoestring.units import GIB, MIB
 from tests import contrastive
+from tests.check.probe import in_process
+from tests.check.probe.test_probing import TRAINED
 from tests.check.sample_facts import BUILD, DISK, T4, make_driver, make_facts, with_used_memory
+from tests.engine.fake_cuda_graphs import use_fake_cuda_graphs
 
 MINE = """
 import os, sys, time
@@ -44,16 +50,16 @@ def make_plan(
     duration = lambda value: SimpleNamespace(update_seconds=value)  # noqa: E731
     memory_range = Range(*memory)
     return SimpleNamespace(
-        settings=Settings(micro_batch=micro_batch, precision=precision, checkpointing="no"),
-        facts=SimpleNamespace(batch_norm=changes.get("batch_norm", False)),
+        settings=Settings(micro_batch=micro_batch, precision=precision, checkpointing="no", gpus=1),
+        facts=SimpleNamespace(samples=None),
         memory=SimpleNamespace(allocated=memory_range, reserved=memory_range, high_bytes=memory[2]),
         time=SimpleNamespace(
-            predicted=duration(seconds),
+            predicted=SimpleNamespace(update_seconds=seconds, total_seconds=None),
             low=duration(seconds and seconds / 2),
             high=duration(seconds and seconds * 2),
         ),
         disk=SimpleNamespace(peak_bytes=changes.get("disk", MIB)),
-        target=SimpleNamespace(device=SimpleNamespace(kind=kind)),
+        target=SimpleNamespace(name=kind, device=SimpleNamespace(kind=kind, title=kind)),
     )
 
 
@@ -69,18 +75,10 @@ def load_recipe(tmp_path):
     return load
 
 
-def run_trial_here(plan, loaded, sizes=(4, 4)):
-    """Run a trial as `run_trial` does, but in this process."""
-    stages = []
-    request = {
-        "reference": loaded.reference,
-        "options": dict(loaded.options),
-        "settings": plan.settings.json(),
-        "microbatches": list(sizes),
-        "device": "cpu",
-    }
-    trial.run_trial(request, stages.append)
-    return Trial(plan=plan, loaded=loaded, stages=tuple(stages))
+@pytest.fixture
+def here(monkeypatch):
+    """Trials run in this process."""
+    monkeypatch.setattr(probing, "run_child", in_process.run)
 
 
 def findings_by_name(trial_result):
@@ -97,7 +95,7 @@ def test_trial_reports_measured_and_predicted_values(load_recipe, tmp_path, monk
     assert list(findings) == ["data", "update", "memory", "time"]
     assert not trial_result.stages_named("printed")
     assert (findings["data"].status, "20 samples" in findings["data"].message) == ("pass", True)
-    assert (findings["update"].status, "4 updates of 8 samples ran on cpu" in findings["update"].message) == (
+    assert (findings["update"].status, "11 updates of 8 samples ran on cpu" in findings["update"].message) == (
         "pass",
         True,
     )
@@ -112,11 +110,14 @@ def test_trial_reports_measured_and_predicted_values(load_recipe, tmp_path, monk
     ("loss", "message"),
     [
         ("raise ValueError('an error of the recipe')", r"ValueError in .*mine\.py, line 12: an error of the recipe"),
-        ("raise torch.OutOfMemoryError('CUDA out of memory. Tried')", "out of memory: CUDA out of memory"),
+        (
+            "raise torch.OutOfMemoryError('CUDA out of memory. Tried')",
+            "out of memory with the smallest microbatch.*CUDA out of memory",
+        ),
     ],
 )
-def test_error_of_an_update_is_a_finding(load_recipe, loss, message):
-    findings = check_trial(run_trial_here(make_plan(), load_recipe(loss=loss)))
+def test_error_of_an_update_is_a_finding(load_recipe, here, loss, message):
+    findings = check_trial(run_trial(make_plan(), load_recipe(loss=loss), find("cpu")))
     assert [finding.name for finding in findings] == ["data", "update"]
     assert findings[1].status == "fail"
     assert re.search(message, findings[1].message), findings[1].message
@@ -125,8 +126,8 @@ def test_error_of_an_update_is_a_finding(load_recipe, loss, message):
 @pytest.mark.parametrize(
     ("loss", "message"),
     [
-        ("os.kill(os.getpid(), 9)", r"after 0 updates \(last stage: model\): the system killed the process"),
-        ("sys.exit(3)", r"exited with status 3"),
+        ("os.kill(os.getpid(), 9)", r"after 0 updates: the system killed the process"),
+        ("os._exit(3)", r"exited with status 3"),
     ],
 )
 def test_exit_of_the_child_process_is_a_finding(load_recipe, loss, message):
@@ -135,55 +136,63 @@ def test_exit_of_the_child_process_is_a_finding(load_recipe, loss, message):
     assert re.search(message, findings[1].message), findings[1].message
 
 
-def test_each_declared_stage_is_tried(load_recipe):
-    path = load_recipe().path
-    text = path.read_text().replace("loss(self, model, batch)", "loss(self, model, batch, stage)")
-    path.write_text(text + "    stages = (0, 1, 2)\n    def stage(self, update, *_): return update % 3\n")
-    result = run_trial_here(make_plan(), choose(str(path), {})[0])
-    assert len(result.stages_named("update")) == 6, result.stages
-    times = [{"stage": "update", "seconds": seconds, "loss": "1"} for seconds in (9, 9, 9, 9, 1, 3, 5)]
-    stages = ({"stage": "model", "stages": 3}, *times, *result.stages_named("done"))
-    assert summarize_trial(replace(result, stages=stages))["time"]["measured_seconds"] == 3
-
-
 def test_trial_has_a_time_limit(load_recipe):
     trial_result = run_trial(make_plan(), load_recipe(loss="time.sleep(600)"), find("cpu"), seconds=3.0)
-    assert "did not finish within 3.0 s" in findings_by_name(trial_result)["update"].message
+    assert "did not finish within 6.0 s" in findings_by_name(trial_result)["update"].message
 
 
-def test_slow_machine_runs_two_updates(load_recipe, monkeypatch):
-    monkeypatch.setattr(trial, "ENOUGH_SECONDS", 0.0)
-    findings = findings_by_name(run_trial_here(make_plan(), load_recipe()))
-    assert "2 updates of 8 samples" in findings["update"].message
-
-
-def test_error_of_reading_data_is_a_finding(load_recipe):
-    findings = check_trial(run_trial_here(make_plan(), load_recipe(data="raise OSError('no such mount')")))
+def test_error_of_reading_data_is_a_finding(load_recipe, here):
+    findings = check_trial(run_trial(make_plan(), load_recipe(data="raise OSError('no such mount')"), find("cpu")))
     assert ([finding.name for finding in findings], "no such mount" in findings[0].message) == (["update"], True)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "batch_norm", "expected"),
-    [
-        (0.1, False, (64, 16)),
-        (5.0, False, (64, 16)),
-        (50.0, False, (6, 6)),
-        (10.0, False, (32, 16)),
-        (5000.0, False, (1, 1)),
-        (5000.0, True, (2, 2)),  # batch normalization needs two samples
-        (None, False, (16, 16)),
-    ],
-)
-def test_slow_updates_are_tried_with_fewer_samples(seconds, batch_norm, expected):
-    loaded = SimpleNamespace(effective_batch=64)
-    assert choose_batch_sizes(make_plan(seconds=seconds, micro_batch=16, batch_norm=batch_norm), loaded) == expected
+def test_recipe_without_data_is_tried_with_its_batches(tmp_path, here):
+    path = tmp_path / "mine.py"
+    path.write_text(MINE.format(loss="pass", data="pass").partition("    def data")[0])
+    findings = findings_by_name(run_trial(make_plan(), choose(str(path), {})[0], find("cpu")))
+    assert list(findings) == ["update", "memory", "time"]
 
 
-def make_trial(plan, *, peak_bytes=20 * MIB, seconds=(9.0, 0.1, 0.1, 0.1), loss="1.5"):
-    stages = [{"stage": "model"}]
-    stages += [{"stage": "update", "seconds": duration, "loss": loss} for duration in seconds]
-    stages.append({"stage": "done", "bytes": peak_bytes, "device": "cuda: Tesla T4"})
-    return Trial(plan=plan, loaded=SimpleNamespace(effective_batch=8), stages=tuple(stages))
+def test_out_of_memory_of_a_microbatch_is_a_warning_with_the_one_that_fits(load_recipe, here):
+    loss = "if len(batch) > 2: raise torch.OutOfMemoryError('CUDA out of memory. Tried')"
+    finding = findings_by_name(run_trial(make_plan(), load_recipe(loss=loss), find("cpu")))["update"]
+    assert (finding.status, "micro_batch 2 fitted" in finding.message) == ("warn", True)
+    assert "micro_batch=2" in finding.hint
+
+
+def test_evaluation_is_tried_as_well(load_recipe, here):
+    path = load_recipe().path
+    text = path.read_text().replace(
+        "return torch.ones(20, 1024)", "return dict.fromkeys(('train', 'validation'), torch.ones(20, 1024))"
+    )
+    path.write_text(text)
+    finding = findings_by_name(run_trial(make_plan(), choose(str(path), {})[0], find("cpu")))["evaluation"]
+    assert (finding.status, "per sample of the validation part" in finding.message) == ("pass", True)
+    path.write_text(text + "    def evaluate(self, model, batches): raise ValueError('an error of the metrics')\n")
+    findings = findings_by_name(run_trial(make_plan(), choose(str(path), {})[0], find("cpu")))
+    assert [finding.status for finding in findings.values()][:2] == ["pass", "pass"]
+    assert (findings["evaluation"].status, "an error of the metrics" in findings["evaluation"].message) == (
+        "fail",
+        True,
+    )
+
+
+def make_trial(plan, *, peak_bytes=20 * MIB, seconds=(9.0, 0.1, 0.1, 0.1), loss=1.5, stages=(), trainer=None):
+    facts = {"loss_stage": 0, "purpose": "", "samples": 8, "waiting_seconds": 0.0, "length": None}
+    made = [
+        {"stage": "update", "number": number, "seconds": duration, "loss": loss, "bytes": 1, "host_bytes": 1, **facts}
+        for number, duration in enumerate(seconds)
+    ]
+    ended = {
+        "stage": "updates", "growth_bytes": peak_bytes, "state_bytes": 1, "device": "cuda: Tesla T4", "micro_batch": 4,
+        "loss": None,
+    }  # fmt: skip
+    started = {"stage": "model", "seconds": 1.0, "stages": 1, "total_updates": 9, "mean_length": None}
+    probe = Probe(
+        stages=(*stages, started, *made, ended, {"stage": "done"}), exit_reason="", samples=8, scale=1.0, seconds=1.0
+    )
+    loaded = SimpleNamespace(effective_batch=8, parts=SimpleNamespace(data=None, trainer=trainer))
+    return Trial(plan=plan, loaded=loaded, probe=probe)
 
 
 @pytest.mark.parametrize(
@@ -194,6 +203,11 @@ def test_more_memory_than_predicted_is_a_warning(kind, peak_bytes, status):
     finding = findings_by_name(make_trial(make_plan(kind=kind), peak_bytes=peak_bytes))["memory"]
     assert finding.status == status
     assert f"ratio {peak_bytes / (20 * MIB):.2f}" in finding.message
+
+
+def test_modules_of_a_trainer_are_no_tensors():
+    trial = make_trial(make_plan(), peak_bytes=300 * MIB, trainer=print)
+    assert findings_by_name(trial)["memory"].status == "pass"
 
 
 @pytest.mark.parametrize(("seconds", "status"), [(0.04, "warn"), (0.1, "pass"), (0.3, "warn")])
@@ -209,7 +223,7 @@ def test_device_without_known_rates_has_a_measured_time():
 
 
 def test_nan_loss_fails():
-    assert findings_by_name(make_trial(make_plan(), loss="nan"))["update"].status == "fail"
+    assert findings_by_name(make_trial(make_plan(), loss=math.nan))["update"].status == "fail"
 
 
 def test_capacity_of_disk_and_gpu_is_checked():
@@ -275,11 +289,30 @@ def test_status_is_the_worst_finding():
     assert [status(passed), status(passed, warned), status(warned, failed, passed)] == ["pass", "warn", "fail"]
 
 
-def test_loss_over_the_batch_is_a_warning(tmp_path):
+def test_loss_over_the_batch_is_a_warning(here):
     trial_results = {}
     for name in ("InfoNCE", "Whole"):
         loaded = choose(f"{contrastive.__file__}:{name}", {"effective_batch": 8})[0]
-        trial_results[name] = run_trial_here(make_plan(micro_batch=8), loaded, sizes=[8])
+        trial_results[name] = run_trial(make_plan(micro_batch=8), loaded, find("cpu"))
     finding = findings_by_name(trial_results["InfoNCE"])["microbatches"]
     assert finding.status == "warn" and "two halves" in finding.message and "whole_batch" in finding.message
     assert "microbatches" not in findings_by_name(trial_results["Whole"])
+
+
+def test_cuda_graphs_are_used_if_requested(monkeypatch, here):
+    stand_ins = use_fake_cuda_graphs(monkeypatch)
+    loaded = choose("temporal", {"architecture": "mlp", "size": "tiny", "dropout": 0.0})[0]
+    plan = make_plan(micro_batch=4)
+    plan.settings = plan.settings.replace(compile="graphs")
+    assert findings_by_name(run_trial(plan, loaded, find("cpu")))["update"].status == "pass"
+    assert stand_ins[0].replays
+
+
+def test_updates_of_a_library_are_tried(tmp_path, here):
+    path = tmp_path / "trained.py"
+    path.write_text(TRAINED)
+    findings = findings_by_name(run_trial(make_plan(), choose(f"{path}:Trained", {})[0], find("cpu")))
+    findings.pop("time")
+    assert {finding.status for finding in findings.values()} == {"pass"}, findings
+    assert list(findings) == ["data", "update", "memory", "evaluation"]
+    assert "the first loss is" in findings["update"].message

@@ -17,7 +17,8 @@ from docs.generate.json_answers import ANSWERS, keys_of
 
 import shoestring
 from shoestring import cli, errors, pieces
-from shoestring.check import preflight, trial_findings
+from shoestring.check import preflight
+from shoestring.check.probe import probing
 from shoestring.hardware.catalog import DEVICES, Target
 from shoestring.monitor.event_kinds import EVENT_KINDS, EVERY
 from shoestring.packages.requirements import Package
@@ -170,28 +171,51 @@ def test_keys_of_recipes_and_targets(ask):
     assert not [name for name in compared.unseen() if name.startswith("device.")] and not compared.problems
 
 
-def test_keys_of_estimates_and_plans(ask):
+def test_keys_of_estimates_and_plans(ask, monkeypatch):
     compared = Comparison("estimate")
     compared.add(ask("estimate", RECIPE, "--on", "t4"))
     compared.require()
     compared, several = Comparison("plan"), Comparison("plan with several --on")
-    answer = ask("plan", RECIPE, "--on", "kaggle-t4", "--on", "a100-80")
+    answer = ask("plan", RECIPE, "--on", "kaggle-t4", "--on", "a100-80", "--by", "30d")
     several.add(answer)
     several.require()
     compared.add(answer["plans"][0])
     compared.add(ask("plan", RECIPE, "--on", "kaggle-t4", "--disk", "1KB", "--set", "optimizer_states=8bit"))
+    monkeypatch.setattr(probing, "run_child", lambda *_, **__: (STAGES, ""))
+    measured = ask("plan", RECIPE, "--on", "cpu", "--probe")
+    assert measured["measured"]["updates"] == 3
+    compared.add(measured)
     compared.require()
     compared = Comparison("plan --for predict")
     compared.add(ask("plan", RECIPE, "--on", "t4", "--for", "predict"))
     compared.require()
 
 
+PEAKS = {"bytes": 1000, "host_bytes": 1000}
 STAGES = (
+    {"stage": "start", "seconds": 1.0, "resident_bytes": 9},
     {"stage": "data", "samples": 20, "seconds": 0.1},
+    {"stage": "model", "seconds": 2.0, "stages": 1, "total_updates": 10, "mean_length": None},
+    *(
+        {
+            "stage": "update",
+            "number": number,
+            "loss_stage": 0,
+            "purpose": "",
+            "seconds": 0.1,
+            "samples": 2,
+            "loss": 1.0,
+            "waiting_seconds": 0.0,
+            "length": None,
+            **PEAKS,
+        }
+        for number in range(4)
+    ),
+    {"stage": "updates", "growth_bytes": 9, "state_bytes": 9, "device": "cpu", "micro_batch": 2, "loss": None},
     {"stage": "loading", "samples": 20, "seconds": 0.1},
-    {"stage": "model", "stages": 1},
-    *({"stage": "update", "seconds": 0.1, "loss": "1.0"} for _ in range(4)),
-    {"stage": "done", "bytes": 1000, "device": "cpu"},
+    {"stage": "evaluation", "seconds": [0.1], "samples": [4], "left_bytes": 0, **PEAKS},
+    {"stage": "answer", "seconds": 0.1, **PEAKS},
+    {"stage": "done"},
 )
 """What a trial of a few updates reports. A real one starts two processes, which takes seconds."""
 
@@ -203,7 +227,7 @@ def test_keys_of_checks(ask, monkeypatch, is_real):
         packages = (Package(name="trl", minimum="1.10", installed="1.16.0", extra="chart"),)
         facts = make_facts(on="cpu", driver=None, platform=None, packages=packages)
         monkeypatch.setattr(preflight, "collect_facts", lambda *_: facts)
-        monkeypatch.setattr(trial_findings, "run_child", lambda *_: (STAGES, ""))
+        monkeypatch.setattr(probing, "run_child", lambda *_, **__: (STAGES, ""))
     compared = Comparison("check")
     compared.add(ask("check", RECIPE, "--on", "cpu", "--set", "effective_batch=2"))
     compared.require(unseen=("image.",) if is_real else ())

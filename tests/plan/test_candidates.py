@@ -1,17 +1,18 @@
 """Candidates share traces, and are traced in the background."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from threading import current_thread, main_thread
 from types import SimpleNamespace
 
 from shoestring.errors import TraceError
 from shoestring.hardware import targets
-from shoestring.hardware.catalog import DEVICES
+from shoestring.hardware.catalog import DEVICES, Target
 from shoestring.plan import candidates as candidates_module
-from shoestring.plan.candidates import UNTRACED, Candidates
+from shoestring.plan.candidates import UNTRACED, Candidates, with_nominal_rates
 from shoestring.recipe.finding import find
 from shoestring.settings import Settings
 from shoestring.trace import Tracer
+from tests.hardware.measured_files import CPU
 from tests.trace.sample_recipes import Linears
 
 SETTINGS = Settings(micro_batch=2, precision="fp32", checkpointing="no", gpus=1, logical_shards=1, sharding="ddp")
@@ -66,3 +67,20 @@ def test_errors_of_the_background_tracer_are_not_final(monkeypatch) -> None:
         candidates.prefetch(SETTINGS)
         assert candidates.evaluate(SETTINGS) == "candidate"
     assert tracers == ["copy", tracer]
+
+
+def test_cpu_is_compared_by_nominal_rates_unless_the_user_gave_rates() -> None:
+    cpu, measured = targets.find("cpu").device, replace(CPU.device, title="another")
+    slow = replace(cpu, fp32_flops=1e9, bandwidth=1e9)
+    assert with_nominal_rates(cpu) == with_nominal_rates(slow) != slow
+    given = replace(slow, measured=replace(CPU, device=measured))
+    assert with_nominal_rates(given) is given
+    assert with_nominal_rates(DEVICES["t4"]) is DEVICES["t4"]
+    loaded = find(Linears())
+    with Tracer(loaded) as tracer:
+        first, second = (
+            Candidates(tracer, loaded, Target(name="cpu", device=device, gpus=0)).evaluate(SETTINGS)
+            for device in (cpu, slow)
+        )
+    assert first.comparable_seconds == second.comparable_seconds
+    assert first.seconds < second.seconds

@@ -36,6 +36,13 @@ class Generating(Wide):
             yield [batch[0].new_zeros(len(batch[0]), step, 1 << 20)]
 
 
+class Small(Wide):
+    """A recipe whose time on a fast CPU is that of Python, and on a slow one that of its activations."""
+
+    def model(self):
+        return nn.Sequential(nn.Linear(16, 1 << 10), nn.ReLU(), nn.Linear(1 << 10, 2))
+
+
 @pytest.fixture(scope="module")
 def plan():
     return shoestring.plan_inference(Wide(), "t4")
@@ -47,6 +54,18 @@ def test_memory_has_no_gradients_and_no_optimizer(plan):
     assert plan.fits and parts.keys().isdisjoint({"gradients", "optimizer states", "activations"})
     assert parts["weights"] == pytest.approx(plan.facts.weight_bytes, rel=1e-4)  # blocks are rounded
     assert plan.memory.peak_bytes < training.memory.peak_bytes / 2
+
+
+def test_measured_rates_of_a_cpu_change_the_speed_alone():
+    loaded, _ = choose(Small(), {})
+    cpu = find("cpu")
+    plans = [
+        plan_inference(loaded, replace(cpu, device=replace(cpu.device, fp32_flops=1e13, bandwidth=rate)), Settings())
+        for rate in (1e8, 1e13)
+    ]
+    assert plans[0].settings == plans[1].settings
+    assert plans[0].inputs_per_second < plans[1].inputs_per_second
+    assert plans[0].target.device.bandwidth == 1e8
 
 
 def test_faster_precision_and_batch_are_chosen(plan):

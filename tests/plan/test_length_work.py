@@ -30,7 +30,7 @@ def test_work_of_an_encoder_does_not_depend_on_the_length():
     shares = {}
     for loaded in (legal, vqa):
         with Tracer(loaded) as tracer:
-            shares[loaded.name] = find_length_work(tracer, loaded, CPU).fixed
+            shares[loaded.name] = find_length_work(tracer, loaded, CPU.device).fixed
     assert shares["legal"] < 0.05  # attention grows faster than the length
     assert shares["vqa"] > 0.3  # the image is encoded once, however long the texts are
 
@@ -39,7 +39,7 @@ def test_lengths_that_are_not_known_or_the_greatest_are_not_traced():
     for values in ({"rows": 100}, {"rows": 100, "row_tokens": 512}):
         loaded = choose("legal", {"size": "tiny", **values})[0]
         with Tracer(loaded) as tracer:
-            assert find_length_work(tracer, loaded, CPU) is PROPORTIONAL
+            assert find_length_work(tracer, loaded, CPU.device) is PROPORTIONAL
 
 
 def test_load_counts_the_work_of_padded_samples():

@@ -10,19 +10,18 @@ The request is a JSON object on standard input. For each stage, a line of JSON i
 {"stage": "error", "micro_batch": 2, "message", "problems", "hint"}  an error of the recipe's code
 """
 
-import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from shoestring.check.child import read_request
-from shoestring.check.trial import Report, batches_on, make_update, peak_bytes, read_status, reporting, reset_peak
+from shoestring.check.memory import peak_bytes, read_status, reset_peak
+from shoestring.check.reporting import Report, reporting
 from shoestring.errors import ShoestringError
 from shoestring.estimate.disk import SMALL_FILES
 from shoestring.failures import describe, exits_as_errors
 from shoestring.plan.costs import COPY_SHARE
-from shoestring.processes import exit_with_parent
 
 _HOST_SHARE = 0.9
 """The share of free host memory that an attempt may need. The kernel ends a process that needs more than there is."""
@@ -152,11 +151,46 @@ def _update(
     measured = []
     for number in range(rounds * len(losses)):
         reset_peak(device)
-        batches = batches_on(device, [size], make_batch, memory_format)
-        _, seconds = make_update(loaded, state, losses[number % len(losses)], batches, size, number)
+        batches = _batches_on(device, [size], make_batch, memory_format)
+        _, seconds = _make_update(loaded, state, losses[number % len(losses)], batches, size, number)
         measured.append((peak_bytes(device), seconds))
     peaks, durations = zip(*measured[-len(losses) :], strict=True)
     return max(peaks), max(durations)
+
+
+def _make_update(
+    loaded: Any, state: Any, loss: Any, batches: Iterable[tuple[Any, int]], samples: int, number: int
+) -> tuple[float, float]:
+    """Make update number `number`. Return its loss and its seconds, those to make its batches included."""
+    from shoestring.data.seeding import derive, seed_all
+    from shoestring.engine.update import update
+    from shoestring.recipe.losses import clip_norm
+
+    seed_all(derive(loaded.seed, "update", number))
+    start = time.perf_counter()
+    result = update(
+        state.model,
+        state.optimizer,
+        loss,
+        batches,
+        samples=samples,
+        mixed_precision=state.mixed_precision,
+        clip_norm=clip_norm(loaded.parts, loss),
+        run=state.cuda_graphs,
+    )
+    value = float(result.loss)  # synchronizes with the device
+    state.reset_trained()  # as in training, after a loss that freezes parameters for its stage
+    return value, time.perf_counter() - start
+
+
+def _batches_on(
+    device: Any, sizes: Iterable[int], make_batch: Callable[[int], Any], memory_format: Any
+) -> Iterator[tuple[Any, int]]:
+    """Yield a batch of each size on the device, with its size; each is made only when it is needed."""
+    from shoestring.data.batches import to_device
+
+    for size in sizes:
+        yield to_device(make_batch(size), device, memory_format), size
 
 
 def _report_disk(report: Report, state: Any) -> int:
@@ -184,5 +218,4 @@ def _report_error(report: Report, size: int | None, error: Exception) -> None:
 
 
 if __name__ == "__main__":
-    exit_with_parent(os.getppid(), poll=True)
     try_sizes(read_request(), reporting())

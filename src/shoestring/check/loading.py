@@ -1,13 +1,13 @@
 """The time of loading the recipe's real data, measured by a trial, as part of the plan's time on this machine."""
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 from shoestring.check.finding import Finding, passed, warned
-from shoestring.check.trial_findings import Trial, measured_update_seconds
+from shoestring.check.trial_findings import Trial
 from shoestring.data.worker_count import TOLERATED, workers_for
 from shoestring.plan.plan import Plan
+from shoestring.recipe.contract import updates_per_epoch
 from shoestring.units import plural, seconds_text
 
 
@@ -64,21 +64,16 @@ class Loading:
 def measured_loading(trial: Trial, plan: Plan, *, effective_batch: int, cores: int) -> Loading | None:
     """Return the loading of an update of `plan` with `effective_batch` samples; None if the trial has not measured it.
 
-    The update's own seconds are those of the plan, or as measured if this device's rates are not known.
+    The seconds of the update itself are those that were measured as well.
     """
-    stage = next(iter(trial.stages_named("loading")), None)
-    if stage is None or not trial.stages_named("done"):
+    stage, data, computing_seconds = trial.last("loading"), trial.last("data"), trial.computing_seconds
+    if stage is None or data is None or computing_seconds is None:
         return None
     sample_seconds = float(stage["seconds"]) / stage["samples"]
-    time = plan.time.predicted
-    computing_seconds = time.update_seconds
-    if computing_seconds is None:
-        computing_seconds = measured_update_seconds(trial) / trial.loaded.effective_batch * effective_batch
     loading_seconds = sample_seconds * effective_batch
     fixed = plan.settings.workers
     workers = workers_for(loading_seconds, computing_seconds, cores) if fixed is None else fixed
-    train = int(next(iter(trial.stages_named("data")))["samples"])
-    per_epoch = math.ceil(train / effective_batch)
+    per_epoch = updates_per_epoch(data["samples"], effective_batch)
     return Loading(
         samples=int(stage["samples"]),
         sample_seconds=sample_seconds,

@@ -1,28 +1,29 @@
-"""A trial of a few updates on this machine: its plan, its child process, and its measured and predicted values."""
+"""A trial of a few updates on this machine: a probe of its plan, and its measured and predicted values."""
 
 import math
-import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from shoestring import config
-from shoestring.check.child import run_child
 from shoestring.check.facts import Facts
 from shoestring.check.finding import Finding, failed, passed, warned
+from shoestring.check.probe.probing import Probe, run_probe
+from shoestring.check.probe.result import measurement
 from shoestring.errors import ShoestringError, TraceError
 from shoestring.hardware.catalog import Target
+from shoestring.plan.measurement import Measurement
 from shoestring.plan.plan import Plan, make_plan
+from shoestring.plan.shares import gpus_of
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
-from shoestring.units import MIB, bytes_text, count_text, seconds_text
+from shoestring.units import MIB, bytes_text, count_text, plural, seconds_text
 
-SECONDS = 120.0
+SECONDS = 90.0
 """The time limit of a trial, including its start."""
-_UPDATE_SECONDS = 5.0
-"""If an update is predicted to take longer, the trial uses fewer samples."""
 _NON_TENSOR_BYTES = 64 * MIB
 """The growth of a process that no tensor accounts for: libraries that are loaded late, fragments of the allocator."""
+_TRAINER_BYTES = 320 * MIB
+"""The same with a library's trainer, which imports most of its modules when it is built and trains: 218 MiB for TRL."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,14 +32,29 @@ class Trial:
 
     plan: Plan
     loaded: LoadedRecipe
-    stages: tuple[dict[str, Any], ...]
-    """The stages that the child process reported."""
-    exit_reason: str = ""
-    """How the child process failed; empty if it exited normally."""
+    probe: Probe
+    """What the child process has reported."""
+
+    @cached_property
+    def measured(self) -> Measurement:
+        """What the probe has measured."""
+        probe, title = self.probe, self.plan.target.device.title
+        return measurement(probe.stages, exit_reason=probe.exit_reason, device=title, scale=probe.scale)
+
+    @property
+    def computing_seconds(self) -> float | None:
+        """The seconds of an update without waiting for its data; None if no update after the first was made."""
+        if self.measured.update_seconds is None:
+            return None
+        return self.measured.update_seconds - (self.measured.waiting_seconds or 0.0)
 
     def stages_named(self, name: str) -> list[dict[str, Any]]:
         """Return the reported stages with this name."""
-        return [stage for stage in self.stages if stage["stage"] == name]
+        return [stage for stage in self.probe.stages if stage["stage"] == name]
+
+    def last(self, name: str) -> dict[str, Any] | None:
+        """Return the last reported stage with this name; None if there is none."""
+        return next(reversed(self.stages_named(name)), None)
 
 
 def plan_trial(
@@ -85,69 +101,45 @@ def check_capacity(plan: Plan, facts: Facts) -> list[Finding]:
     return findings
 
 
-def choose_batch_sizes(plan: Plan, loaded: LoadedRecipe) -> tuple[int, int]:
-    """Return (effective batch, microbatch) with which a few updates take a few seconds."""
-    effective_batch = loaded.effective_batch
-    micro_batch = min(plan.settings.micro_batch or effective_batch, effective_batch)
-    seconds = plan.time.predicted.update_seconds
-    if seconds is None:
-        return micro_batch, micro_batch
-    if seconds <= _UPDATE_SECONDS:
-        return effective_batch, micro_batch
-    minimum = 2 if plan.facts.batch_norm else 1
-    samples = min(effective_batch, max(minimum, int(effective_batch * _UPDATE_SECONDS / seconds)))
-    return samples, min(micro_batch, samples)
-
-
 def run_trial(plan: Plan, loaded: LoadedRecipe, target: Target, *, seconds: float = SECONDS) -> Trial:
-    """Run a few updates of `plan` in a child process, with fewer samples if they would take long.
+    """Make a few updates of `plan` in a child process, as training makes them; of several processes in one.
 
-    Raises ShoestringError if the smaller batch cannot be planned.
+    Raises ShoestringError if it cannot be planned for one process.
     """
-    samples, micro_batch = choose_batch_sizes(plan, loaded)
-    if samples < loaded.effective_batch or (plan.settings.gpus or 1) > 1:
-        loaded = loaded.replace(effective_batch=samples)
-        one_process = {"gpus": 1, "logical_shards": 1, "sharding": None}
-        plan = make_plan(loaded, target, plan.settings.replace(micro_batch=micro_batch, **one_process))
-    request = {
-        "reference": loaded.reference,
-        "options": config.as_json(loaded.options),
-        "settings": plan.settings.json(),
-        "microbatches": _equal_sizes(samples, micro_batch),
-        "device": target.device.kind,
-    }
-    stages, exit_reason = run_child("shoestring.check.trial", request, seconds)
-    return Trial(plan=plan, loaded=loaded, stages=stages, exit_reason=exit_reason)
+    if gpus_of(plan.settings) > 1:
+        one_process = plan.settings.replace(gpus=1, logical_shards=1, sharding=None)
+        plan = make_plan(loaded, target, one_process)
+    return Trial(plan=plan, loaded=loaded, probe=run_probe(loaded, plan, seconds=seconds, is_check=True))
 
 
 def check_trial(trial: Trial) -> list[Finding]:
     """Return the findings of a trial."""
-    findings = [
-        passed(
-            "data",
-            f"{count_text(stage['samples'])} samples for training; loading the first microbatch took "
-            f"{seconds_text(stage['seconds'])}",
-        )
-        for stage in trial.stages_named("data")
-    ]
-    for error in trial.stages_named("error"):
-        problem = "out of memory" if error["memory"] else "an update fails on this machine"
+    findings = []
+    if (data := trial.last("data")) and trial.loaded.parts.data is not None:
+        samples, seconds = count_text(data["samples"]), seconds_text(data["seconds"])
+        findings.append(passed("data", f"{samples} samples for training; data() took {seconds}"))
+    if trial.last("updates") is None or trial.computing_seconds is None:
+        return [*findings, _check_failure(trial, "update")]
+    findings += [_check_updates(trial), *_check_halves(trial), _check_memory(trial), _check_time(trial)]
+    if trial.measured.problem:
+        return [*findings, _check_failure(trial, "evaluation")]
+    return [*findings, *_check_evaluation(trial)]
+
+
+def _check_failure(trial: Trial, name: str) -> Finding:
+    """Return why the trial ended before it was complete."""
+    if error := trial.last("error"):
+        failure = f"{error['during']} fails on this machine: {error['message']}"
+        problem = error["message"] if error["memory"] else failure
         hint = error["hint"] or (
             "choose a smaller micro_batch, or options for shorter samples"
             if error["memory"]
             else "fix the recipe: it would fail in the same way in shoestring train"
         )
-        return [*findings, failed("update", f"{problem}: {error['message']}", hint)]
-    if not trial.stages_named("done"):
-        updates = len(trial.stages_named("update"))
-        last_stage = trial.stages[-1]["stage"] if trial.stages else "start"
-        message = (
-            f"the trial stopped after {updates} updates (last stage: {last_stage}): "
-            f"{trial.exit_reason or 'the process ended'}"
-        )
-        hint = "choose a smaller micro_batch or model; if the system killed the process, it ran out of RAM"
-        return [*findings, failed("update", message, hint)]
-    return [*findings, _check_updates(trial), *_check_halves(trial), _check_memory(trial), _check_time(trial)]
+        return failed(name, problem, hint)
+    message = f"the trial stopped after {plural(len(trial.stages_named('update')), 'update')}: {trial.measured.problem}"
+    hint = "choose a smaller micro_batch or model; if the system killed the process, it ran out of RAM"
+    return failed(name, message, hint)
 
 
 def summarize_trial(trial: Trial) -> dict[str, Any] | None:
@@ -165,19 +157,20 @@ def summarize_trial(trial: Trial) -> dict[str, Any] | None:
         memory.high_bytes (integer): its upper bound
         memory.ratio (number or null): the measured peak divided by the predicted one
         time (object): the time of an update
-        time.measured_seconds (number): the measured seconds of an update, without the first
+        time.measured_seconds (number): the measured seconds of an update without waiting for its data, and without the
+            first update
         time.predicted_seconds (number or null): the prediction of the same
         time.low_seconds (number or null): its lower bound
         time.high_seconds (number or null): its upper bound
         time.ratio (number or null): the measured seconds divided by the predicted ones
     """
-    last_stages = trial.stages_named("done")
-    if not last_stages:
+    updates, seconds = trial.last("updates"), trial.computing_seconds
+    if updates is None or seconds is None:
         return None
-    (low, predicted, high), measured_bytes = _predicted_memory(trial), int(last_stages[0]["bytes"])
-    time, seconds = trial.plan.time, measured_update_seconds(trial)
+    (low, predicted, high), measured_bytes = _predicted_memory(trial), int(updates["growth_bytes"])
+    time = trial.plan.time
     return {
-        "device": last_stages[0]["device"],
+        "device": updates["device"],
         "settings": trial.plan.settings.json(),
         "effective_batch": trial.loaded.effective_batch,
         "memory": {
@@ -199,17 +192,31 @@ def summarize_trial(trial: Trial) -> dict[str, Any] | None:
 
 
 def _check_updates(trial: Trial) -> Finding:
-    losses = [float(stage["loss"]) for stage in trial.stages_named("update")]
-    device = trial.stages_named("done")[0]["device"]
+    updates, made = trial.last("updates"), trial.stages_named("update")
+    assert updates
+    loss = made[0]["loss"] if made[0]["loss"] is not None else updates["loss"]
     message = (
-        f"{len(losses)} updates of {trial.loaded.effective_batch} samples ran on {device} with "
-        f"{_settings_text(trial.plan)}; the first loss is "
+        f"{len(made)} updates of {plural(trial.probe.samples, 'sample')} ran on {updates['device']} with "
+        f"{_settings_text(trial.plan)}"
     )
-    if not math.isfinite(losses[0]):
-        return failed(
-            "update", f"{message}{losses[0]}", "check the data and loss() for values that are NaN or infinite"
-        )
-    return passed("update", f"{message}{losses[0]:.4g}")
+    if loss is not None and not math.isfinite(loss):
+        hint = "check the data and loss() for values that are NaN or infinite"
+        return failed("update", f"{message}; the first loss is {loss}", hint)
+    planned = min(trial.plan.settings.micro_batch or trial.probe.samples, trial.probe.samples)
+    if updates["micro_batch"] < planned:
+        message = f"{message} after an out-of-memory: micro_batch {updates['micro_batch']} fitted"
+        return warned("update", message, f"plan with --set micro_batch={updates['micro_batch']}")
+    return passed("update", message if loss is None else f"{message}; the first loss is {loss:.4g}")
+
+
+def _check_evaluation(trial: Trial) -> list[Finding]:
+    seconds, samples = trial.measured.evaluation_seconds_per_sample, trial.measured.evaluated_samples
+    if seconds is None:
+        return []
+    message = f"{seconds_text(seconds)} per sample of the validation part ({plural(samples, 'sample')} evaluated)"
+    if validation := (trial.plan.facts.samples or {}).get("validation"):
+        message += f", {seconds_text(seconds * validation)} for all {count_text(validation)}"
+    return [passed("evaluation", message)]
 
 
 def _check_halves(trial: Trial) -> list[Finding]:
@@ -219,7 +226,7 @@ def _check_halves(trial: Trial) -> list[Finding]:
 
 def _check_memory(trial: Trial) -> Finding:
     low, predicted, high = _predicted_memory(trial)
-    measured_bytes = int(trial.stages_named("done")[0]["bytes"])
+    measured_bytes = int(trial.stages_named("updates")[0]["growth_bytes"])
     measured_text = bytes_text(measured_bytes)
     message = (
         f"the process grew by {measured_text}" if _is_on_cpu(trial) else f"torch reserved {measured_text} at the peak"
@@ -228,7 +235,9 @@ def _check_memory(trial: Trial) -> Finding:
         f", predicted {bytes_text(predicted)} ({bytes_text(low)} to {bytes_text(high)})"
         f"{_ratio_text(measured_bytes, predicted)}"
     )
-    tolerance = _NON_TENSOR_BYTES if _is_on_cpu(trial) else 0
+    tolerance = 0
+    if _is_on_cpu(trial):
+        tolerance = _TRAINER_BYTES if trial.loaded.parts.trainer else _NON_TENSOR_BYTES
     if tolerance:
         message += f"; up to {bytes_text(tolerance)} of it may not belong to tensors"
     if measured_bytes > high + tolerance:
@@ -238,7 +247,8 @@ def _check_memory(trial: Trial) -> Finding:
 
 
 def _check_time(trial: Trial) -> Finding:
-    seconds, time = measured_update_seconds(trial), trial.plan.time
+    seconds, time = trial.computing_seconds, trial.plan.time
+    assert seconds is not None
     predicted, low, high = (duration.update_seconds for duration in (time.predicted, time.low, time.high))
     if predicted is None or low is None or high is None:
         return passed("time", f"{seconds_text(seconds)} per update; this device's rates for a prediction are unknown")
@@ -249,14 +259,6 @@ def _check_time(trial: Trial) -> Finding:
     if low <= seconds <= high:
         return passed("time", message)
     return warned("time", message, "rely on the measured time; other processes slow a machine down")
-
-
-def measured_update_seconds(trial: Trial) -> float:
-    """Return the median time of an update, without the first: it loads real data and includes one-time work."""
-    seconds = [float(stage["seconds"]) for stage in trial.stages_named("update")[1:]]
-    stages = next((stage.get("stages", 1) for stage in trial.stages_named("model")), 1)
-    # The stages of a recipe take turns, and the prediction is the mean over them.
-    return statistics.median(seconds) if stages == 1 else statistics.mean(seconds[-stages:])
 
 
 def _predicted_memory(trial: Trial) -> tuple[int, int, int]:
@@ -276,9 +278,3 @@ def _ratio_text(measured: float, predicted: float) -> str:
 
 def _settings_text(plan: Plan) -> str:
     return f"micro_batch {plan.settings.micro_batch}, {plan.settings.precision}"
-
-
-def _equal_sizes(samples: int, largest: int) -> Sequence[int]:
-    """Split `samples` into microbatches of at most `largest`, as equal as possible."""
-    count = -(-samples // largest)
-    return [samples // count + (index < samples % count) for index in range(count)]

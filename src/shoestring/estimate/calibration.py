@@ -46,7 +46,10 @@ def calibration(run: str, plan: Mapping[str, Any], events: Sequence[Mapping[str,
     The first progress line of a session is excluded, as are all with a microbatch other than the plan's.
     Raises UsageError if the plan has no predicted time, or if there are too few updates.
     """
-    predicted = number(_get(plan, "time", "update_seconds"))
+    # A plan that a probe has measured has its prediction there.
+    predicted = number(_get(plan, "measured", "predicted", "update_seconds")) or number(
+        _get(plan, "time", "update_seconds")
+    )
     if predicted is None or predicted <= 0:
         raise UsageError(f"the plan of {run} predicts no time", hint="choose a run on a device with known rates")
     lines = list(_progress_lines(events, _get(plan, "target"), _get(plan, "settings", "micro_batch")))

@@ -30,6 +30,13 @@ class Span:
         return Span(self.seconds * share.seconds, self.low * share.low, self.high * share.high)
 
     def json(self) -> dict[str, float]:
+        """Return the duration as JSON.
+
+        Keys:
+            seconds (number): the expected seconds
+            low_seconds (number): their lower bound
+            high_seconds (number): their upper bound
+        """
         return {"seconds": self.seconds, "low_seconds": self.low, "high_seconds": self.high}
 
 

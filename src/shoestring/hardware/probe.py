@@ -10,12 +10,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 from shoestring.errors import RunError
 from shoestring.hardware.catalog import CONTEXT, CONTEXT_SOURCE, DEVICES, PLATFORMS, Device, Platform, Target
-from shoestring.units import MIB
+from shoestring.hardware.cpu_rates import cpu_rates
 
 _ROOT = Path("/")
 _NVML = "the driver of this machine (NVML)"
@@ -41,19 +40,20 @@ def local() -> Target:
 
 @cache
 def local_cpu() -> Target:
-    """Return the CPU of this machine as a target. Its rates are measured once per process, which takes about 0.2 s."""
-    flops, bandwidth = _cpu_rates()
+    """Return the CPU of this machine as a target, with rates that are measured once and kept (`cpu_rates.py`)."""
+    model = cpu_model()
+    rates = cpu_rates(model, cores())
     device = Device(
         name="cpu",
-        title=cpu_model(),
+        title=model,
         kind="cpu",
         memory_bytes=ram_bytes(),
         compute_capability=None,
-        fp32_flops=flops,
+        fp32_flops=rates.fp32_flops,
         tf32_flops=None,
         fp16_flops=None,
         bf16_flops=None,
-        bandwidth=bandwidth,
+        bandwidth=rates.bandwidth,
         context_bytes=(0, 0, 0),
         sources={
             "memory_bytes": "RAM of this machine, or the limit of its container",
@@ -216,26 +216,6 @@ def platform_here() -> Platform:
     platform = next(platforms, platform)
     measured = {"ram_bytes": "this machine", "cores": "this machine"}
     return dataclasses.replace(platform, ram_bytes=ram_bytes(), cores=cores(), sources={**platform.sources, **measured})
-
-
-def _cpu_rates() -> tuple[float, float]:
-    """Measure fp32 matrix products in FLOP/s and copies in bytes/s (reads plus writes), the best of three each."""
-    import numpy as np
-
-    side, count = 1024, 64 * MIB
-    matrix = np.ones((side, side), np.float32)
-    product = np.empty_like(matrix)
-    source_bytes = np.ones(count, np.uint8)
-    target_bytes = np.ones(count, np.uint8)
-    multiply_seconds, copy_seconds = [], []
-    for _ in range(3):
-        start = perf_counter()
-        np.matmul(matrix, matrix, out=product)
-        multiply_seconds.append(perf_counter() - start)
-        start = perf_counter()
-        np.copyto(target_bytes, source_bytes)
-        copy_seconds.append(perf_counter() - start)
-    return 2 * side**3 / min(multiply_seconds), 2 * count / min(copy_seconds)
 
 
 def _cpu_quotas(root: Path) -> Iterator[float]:

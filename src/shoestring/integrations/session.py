@@ -65,8 +65,8 @@ class TrainerSession:
         return self.session.state
 
     def begin(self) -> None:
-        """Record the start of the session, once; a replay is not recorded."""
-        if not self._is_started and self.session.watch_trainer is None:
+        """Record the start of the session, once, unless the session is discarded."""
+        if not self._is_started and not self.session.is_discarded:
             self._is_started = True
             steps.begin(self.session)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -12,6 +12,7 @@ from shoestring.estimate.exchange import GATHERS
 from shoestring.estimate.memory import Breakdown, memory
 from shoestring.estimate.time import Seconds, update_seconds
 from shoestring.hardware.catalog import Device, Target
+from shoestring.hardware.cpu_rates import NOMINAL
 from shoestring.plan.length_work import PROPORTIONAL, LengthWork, find_length_work
 from shoestring.plan.load import load_of_shard, rows_per_shard
 from shoestring.plan.projection import on_one_gpu
@@ -40,6 +41,8 @@ class Candidate:
     memory: Breakdown
     time: Seconds | None
     """None on a device without known rates."""
+    nominal_time: Seconds | None = None
+    """The time at nominal rates, by which candidates are compared; None where `time` itself never varies."""
 
     @property
     def fits(self) -> bool:
@@ -47,8 +50,16 @@ class Candidate:
 
     @property
     def seconds(self) -> float:
-        """The predicted seconds of an update; 0 if no rates are known, so that all candidates are equal."""
+        """The predicted seconds of an update, as a plan shows them; 0 if no rates are known."""
         return self.time.value if self.time else 0.0
+
+    @property
+    def comparable_seconds(self) -> float:
+        """The seconds of an update by which settings are chosen: the same in each plan of the same command.
+
+        They are 0 if no rates are known, so that all candidates are equal.
+        """
+        return self.nominal_time.value if self.nominal_time else self.seconds
 
 
 _Key: TypeAlias = tuple[tuple[tuple[str, Any], ...], Settings]
@@ -120,7 +131,7 @@ class Candidates:
 
     def __enter__(self) -> "Candidates":
         self._background_tracer = self.tracer.copy()
-        self.length_work = find_length_work(self.tracer, self.loaded, self.target)
+        self.length_work = find_length_work(self.tracer, self.loaded, with_nominal_rates(self.target.device))
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tracing")
         return self
 
@@ -129,13 +140,14 @@ class Candidates:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def seconds_of(self, trace: Trace, settings: Settings, micro_batch: int | None = None) -> float:
-        """Return the seconds of an update of the effective batch whose microbatches are like the trace.
+        """Return the comparable seconds of an update of the effective batch whose microbatches are like the trace.
 
         With `micro_batch` they have so many samples and proportional work. The result is 0 if no rates are known.
         """
+        device = with_nominal_rates(self.target.device)
         seconds = seconds_of(
             trace,
-            self.target.device,
+            device,
             self.loaded,
             settings,
             micro_batch=micro_batch,
@@ -145,12 +157,13 @@ class Candidates:
         return seconds.value if seconds else 0.0
 
     def seconds_at(self, candidate: Candidate, micro_batch: int, **changes: Any) -> float:
-        """Return the seconds of an update of the effective batch with another microbatch and proportional work.
+        """Return the comparable seconds of an update of the effective batch with another microbatch and proportional
+        work.
 
         `changes` are settings with which the candidate would have the same trace otherwise.
         """
         if candidate.trace.micro_batch == micro_batch and not changes:
-            return candidate.seconds
+            return candidate.comparable_seconds
         return self.seconds_of(candidate.trace, candidate.settings.replace(**changes), micro_batch)
 
     def without_exchange(self, candidate: Candidate) -> Candidate:
@@ -219,6 +232,7 @@ def priced(
     length_work: LengthWork = PROPORTIONAL,
 ) -> Candidate:
     """Return the candidate of settings that have this trace."""
+    nominal_device = with_nominal_rates(target.device)
     return Candidate(
         settings=settings,
         trace=trace,
@@ -230,7 +244,24 @@ def priced(
             cudnn_benchmark=settings.cudnn_benchmark,
         ),
         time=seconds_of(trace, target.device, loaded, settings, calibration=calibration, length_work=length_work),
+        nominal_time=seconds_of(
+            trace, nominal_device, loaded, settings, calibration=calibration, length_work=length_work
+        )
+        if nominal_device is not target.device
+        else None,
     )
+
+
+def with_nominal_rates(device: Device) -> Device:
+    """Return a CPU with nominal rates; a GPU, or a device with rates that the user gave, as it is.
+
+    The rates of this machine's CPU are measured, and a measurement differs from the one before. So the settings are
+    chosen by fixed rates, and the measured ones give the times that are shown. Where the order of settings depends on
+    the rates, as for short rows that are packed or not, the difference in time is small.
+    """
+    if device.kind != "cpu" or device.measured:
+        return device
+    return replace(device, fp32_flops=NOMINAL.fp32_flops, bandwidth=NOMINAL.bandwidth)
 
 
 def seconds_of(

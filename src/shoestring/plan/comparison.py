@@ -21,6 +21,18 @@ class Comparison(display.Displayed):
 
     plans: tuple[Plan, ...]
     """The complete plans, in the same order."""
+    by_hours: float | None = None
+    """The hours within which the run has to be done; None without such a limit."""
+
+    @property
+    def cheapest(self) -> Plan | None:
+        """The plan with the least cost that fits and is done in time, of equal costs the fastest; None without any."""
+        plans = [plan for plan in self.plans if plan.fits and plan.cost_usd is not None and self._is_in_time(plan)]
+        return min(plans, key=lambda plan: (plan.cost_usd, plan.calendar_hours), default=None)
+
+    def _is_in_time(self, plan: Plan) -> bool:
+        hours = plan.calendar_hours
+        return hours is not None and (self.by_hours is None or hours <= self.by_hours)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the compared values of each plan; None for unknown ones."""
@@ -31,8 +43,14 @@ class Comparison(display.Displayed):
 
         Keys:
             comparison (list of objects): a row for each target, in the order of `--on`
+            by (object or null): the answer to `--by`
+            by.hours (number): the hours within which the run has to be done
+            by.target (text or null): the cheapest target that does it
         """
-        return {"comparison": self.rows(), "plans": [plan.json() for plan in self.plans]}
+        by = None
+        if self.by_hours is not None:
+            by = {"hours": self.by_hours, "target": self.cheapest.target.name if self.cheapest else None}
+        return {"comparison": self.rows(), "by": by, "plans": [plan.json() for plan in self.plans]}
 
     def __repr__(self) -> str:
         verdicts = ", ".join(f"{plan.target.name} {plan.verdict}" for plan in self.plans)
@@ -50,6 +68,7 @@ def compare(
     *,
     usd_per_hour: float | None = None,
     calibration: Calibration | None = None,
+    by_hours: float | None = None,
 ) -> Comparison:
     """Make a thorough plan for each target. Raises what `make_plan` raises."""
     plans = []
@@ -70,7 +89,7 @@ def compare(
                 calibration=calibration,
             )
             plans.append(plan)
-    return Comparison(plans=tuple(plans))
+    return Comparison(plans=tuple(plans), by_hours=by_hours)
 
 
 def _row(plan: Plan) -> dict[str, Any]:
@@ -79,6 +98,7 @@ def _row(plan: Plan) -> dict[str, Any]:
     Keys:
         update_seconds (number or null): the predicted seconds of an update
         total_seconds (number or null): the predicted seconds of all updates
+        calendar_hours (number or null): the hours from the start to the end, with waiting for the quota
         sessions (integer or null): the number of sessions
         weeks (integer or null): the number of weeks of the platform's quota
         usd_per_hour (number or null): the price of one GPU for an hour in US dollars
@@ -96,6 +116,7 @@ def _row(plan: Plan) -> dict[str, Any]:
         "update_seconds": predicted.update_seconds,
         "total_seconds": predicted.total_seconds,
         "hours": plan.hours,
+        "calendar_hours": plan.calendar_hours,
         "sessions": len(plan.sessions) or None,
         "weeks": len(plan.weeks) or None,
         "usd": plan.cost_usd,

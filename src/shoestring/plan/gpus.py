@@ -169,7 +169,8 @@ def _on_one_gpu(candidates: Candidates, one_gpu: Settings, pool: Sequence[Candid
         return []
     if best is None:
         return collect_candidates(candidates, one_gpu)
-    if len(best.trace.events) < LONG_TRACE_EVENTS or _ideal_seconds(candidates, pool, one_gpu) < best.seconds:
+    is_long = len(best.trace.events) >= LONG_TRACE_EVENTS
+    if not is_long or _ideal_seconds(candidates, pool, one_gpu) < best.comparable_seconds:
         return collect_candidates(candidates, one_gpu)
     if best.settings.sharding == "ddp" and best.trace.microbatches > 1 and one_gpu.logical_shards == 1:
         return [candidates.without_exchange(best)]
@@ -217,7 +218,7 @@ def _can_be_faster(candidates: Candidates, pool: Sequence[Candidate], settings: 
         spare_bytes=divided - divided // gpus_of(best.settings),
         changes={"sharding": settings.sharding},
     )
-    return prediction is not None and prediction[0] * TIE_RATIO < best.seconds
+    return prediction is not None and prediction[0] * TIE_RATIO < best.comparable_seconds
 
 
 def _by_size(pool: Sequence[Candidate], checkpointing: str) -> list[Candidate]:
@@ -245,7 +246,7 @@ def _preferring_one_gpu(ranked: list[Candidate]) -> list[Candidate]:
     if not best.fits or gpus_of(best.settings) == 1 or best.time is None:
         return ranked
     for candidate in ranked:
-        is_tie = candidate.fits and candidate.seconds < best.seconds * TIE_RATIO
+        is_tie = candidate.fits and candidate.comparable_seconds < best.comparable_seconds * TIE_RATIO
         if is_tie and gpus_of(candidate.settings) == 1:
             return [candidate, *(other for other in ranked if other is not candidate)]
     return ranked

@@ -1,12 +1,13 @@
 """The plan of predictions with a trained model: the number of inputs to predict at once on a target."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shoestring import display
 from shoestring.estimate.memory import Breakdown, memory
 from shoestring.estimate.time import update_seconds
 from shoestring.hardware.catalog import Target
+from shoestring.plan.candidates import with_nominal_rates
 from shoestring.plan.weight_type import with_weight_type
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
@@ -73,12 +74,15 @@ def plan_inference(loaded: LoadedRecipe, target: Target, requested: Settings) ->
     """
     loaded = with_weight_type(loaded, target, requested)
     supported = target.device.precisions
+    device = with_nominal_rates(target.device)  # the same command plans the same, whatever was measured
+    compared = replace(target, device=device)
     with Tracer(loaded) as tracer:
         has_speed = _plan(tracer, loaded, target, requested.replace(micro_batch=1, precision="fp32")).inputs_per_second
         precisions = [requested.precision] if requested.precision else supported if has_speed else supported[-1:]
-        plans = [_best_batch(tracer, loaded, target, requested.replace(precision=name)) for name in precisions]
-    fitting = [plan for plan in plans if plan.fits] or plans
-    return max(fitting, key=lambda plan: (plan.inputs_per_second or 0.0, -plan.memory.peak_bytes))
+        plans = [_best_batch(tracer, loaded, compared, requested.replace(precision=name)) for name in precisions]
+        fitting = [plan for plan in plans if plan.fits] or plans
+        best = max(fitting, key=lambda plan: (plan.inputs_per_second or 0.0, -plan.memory.peak_bytes))
+        return best if device is target.device else _plan(tracer, loaded, target, best.settings)
 
 
 def _best_batch(tracer: Tracer, loaded: LoadedRecipe, target: Target, settings: Settings) -> InferencePlan:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from shoestring.errors import ShoestringError
 from shoestring.estimate.kernels import kernel_seconds
 from shoestring.estimate.measured_rates import rates_of
-from shoestring.hardware.catalog import Target
+from shoestring.hardware.catalog import Device
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.trace import Tracer
@@ -40,9 +40,9 @@ class LengthWork:
 PROPORTIONAL = LengthWork()
 
 
-def find_length_work(tracer: Tracer, loaded: LoadedRecipe, target: Target) -> LengthWork:
+def find_length_work(tracer: Tracer, loaded: LoadedRecipe, device: Device) -> LengthWork:
     """Return how the work of the recipe's samples depends on their length, in proportion if that cannot be traced."""
-    parts, facts, rates = loaded.parts, tracer.facts, rates_of(target.device)
+    parts, facts, rates = loaded.parts, tracer.facts, rates_of(device)
     if not parts.length_option or not parts.capacity or not facts.sample_lengths or rates is None:
         return PROPORTIONAL
     typical = round(sum(facts.sample_lengths) / len(facts.sample_lengths))
@@ -50,12 +50,12 @@ def find_length_work(tracer: Tracer, loaded: LoadedRecipe, target: Target) -> Le
         return PROPORTIONAL
     settings = Settings(
         micro_batch=min(_TRACED_SAMPLES, loaded.effective_batch),
-        precision=target.device.precisions[-1],
+        precision=device.precisions[-1],
         checkpointing="no",
     )
 
     def kernels(length: int) -> float:
-        trace = tracer.trace(settings, accumulate=1, device=target.device, options={str(parts.length_option): length})
+        trace = tracer.trace(settings, accumulate=1, device=device, options={str(parts.length_option): length})
         return sum(kernel_seconds(event, rates) for event in _passes(trace))
 
     try:

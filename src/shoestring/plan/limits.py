@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from shoestring.estimate.memory import Breakdown
 from shoestring.hardware.catalog import Target
-from shoestring.plan.candidates import Candidate
 from shoestring.plan.costs import PlannedDisk, PlannedHost
 from shoestring.plan.counts import Counts
 from shoestring.plan.sessions import Work, shortest_session_seconds
@@ -48,18 +48,18 @@ class Limit:
 
 
 def limits(
-    chosen: Candidate, disk: PlannedDisk, host: PlannedHost, target: Target, work: Work, counts: Counts
+    memory: Breakdown, disk: PlannedDisk, host: PlannedHost, target: Target, work: Work | None, counts: Counts
 ) -> list[Limit]:
-    """Return every limit of the target, the device's memory first."""
+    """Return every limit of the target, the device's memory first; `work` is None if its time is unknown."""
     platform = target.platform
     bounds = [
         Limit(
             name="GPU memory" if target.device.kind != "cpu" else "memory",
             kind="memory",
             unit="bytes",
-            needs=chosen.memory.high_bytes,
-            has=chosen.memory.capacity_bytes,
-            enough=f"a device with {bytes_text(chosen.memory.high_bytes)} of memory",
+            needs=memory.high_bytes,
+            has=memory.capacity_bytes,
+            enough=f"a device with {bytes_text(memory.high_bytes)} of memory",
         )
     ]
     if disk.limit_bytes is not None:
@@ -85,7 +85,7 @@ def limits(
             )
         )
     hours = [quota for quota in (platform and platform.session_hours, platform and platform.weekly_gpu_hours) if quota]
-    if hours and chosen.time is not None:
+    if hours and work is not None:
         has = min(hours) * 3600
         needs = shortest_session_seconds(work, counts.per_epoch or math.inf, has)
         bounds.append(

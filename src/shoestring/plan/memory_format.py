@@ -39,7 +39,7 @@ def candidates_with_channels_last(candidates: Candidates, contiguous: Candidate)
     except (TraceError, UsageError) as error:
         candidates.channels_last_error = error.message
         return []
-    return [candidate] if candidate.seconds * MIN_SPEEDUP < contiguous.seconds else []
+    return [candidate] if candidate.comparable_seconds * MIN_SPEEDUP < contiguous.comparable_seconds else []
 
 
 def _may_be_faster(trace: Trace) -> bool:

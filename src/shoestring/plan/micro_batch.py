@@ -105,5 +105,5 @@ def _is_worth_enlarging(candidates: Candidates, candidate: Candidate, effective_
     return (
         len(candidate.trace.events) < LONG_TRACE_EVENTS
         or candidate.time is None
-        or candidate.seconds > candidates.seconds_at(candidate, effective_batch) * MIN_SPEEDUP
+        or candidate.comparable_seconds > candidates.seconds_at(candidate, effective_batch) * MIN_SPEEDUP
     )

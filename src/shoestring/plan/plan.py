@@ -17,7 +17,7 @@ from shoestring.hardware.prices import Price, price
 from shoestring.hardware.probe import platform_here
 from shoestring.packages.requirements import required
 from shoestring.plan.advice import AdviceContext, advice
-from shoestring.plan.answers import Answer, answers
+from shoestring.plan.answers import Answer, calendar_hours
 from shoestring.plan.candidates import Candidate, Candidates
 from shoestring.plan.commands import plan_command
 from shoestring.plan.costs import PlannedDisk, PlannedHost, planned_disk, planned_host
@@ -26,11 +26,13 @@ from shoestring.plan.evaluations import predict_evaluations
 from shoestring.plan.gpus import layouts, search
 from shoestring.plan.job import work_of
 from shoestring.plan.limits import Limit, binding, limits
+from shoestring.plan.measurement import Measurement
 from shoestring.plan.memory_format import memory_format_reasons
-from shoestring.plan.phases import Phase, phases
+from shoestring.plan.phases import Phase
 from shoestring.plan.proposals import Proposal, proposals, propose_smaller_files, smallest_change
 from shoestring.plan.reasons import calibration_reason, changes, reasons
-from shoestring.plan.sessions import PlannedSession, PlannedWeek, Work, added, parts_json, sessions, weeks
+from shoestring.plan.schedule import make_schedule
+from shoestring.plan.sessions import PlannedSession, PlannedWeek, Work, added, parts_json
 from shoestring.plan.shares import samples_per_gpu
 from shoestring.plan.times import PlannedTime, planned_time
 from shoestring.plan.untraced import hinting_at_training
@@ -69,10 +71,6 @@ class Plan(display.Displayed):
     """The time of training."""
     sessions: tuple[PlannedSession, ...]
     """The sessions of the run; empty if the time is unknown or no session is long enough."""
-    work: Work
-    """What the run does, with its durations: what the sessions are computed from."""
-    unknown: tuple[str, ...]
-    """What the run does besides, whose duration is not known, and what would make it known."""
     weeks: tuple[PlannedWeek, ...]
     """The weeks of the platform's quota; empty without one."""
     disk: PlannedDisk
@@ -107,6 +105,13 @@ class Plan(display.Displayed):
     next_command: str
     """The command line to continue with: to train if the plan fits, to plan with the smallest changes that make it fit;
     empty if there is none, or if the recipe is an object without a file."""
+    counts: Counts
+    """The numbers of updates and epochs."""
+    work: Work | None
+    """What the run does, with its durations; None if its time is unknown."""
+    measured: Measurement | None = None
+    """What a probe has measured on the machine that the plan is for, and what was predicted without it; None without a
+    probe."""
 
     @property
     def fits(self) -> bool:
@@ -117,6 +122,16 @@ class Plan(display.Displayed):
     def hours(self) -> float | None:
         """The duration of all sessions in hours; None if the time is unknown."""
         return sum(session.hours for session in self.sessions) if self.sessions else None
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """What the run does besides, whose duration is not known, and what would make it known."""
+        return self.work.unknown if self.work else ()
+
+    @property
+    def calendar_hours(self) -> float | None:
+        """The hours from the start of the run to its end, with waiting for the quota; None if the time is unknown."""
+        return calendar_hours(self.sessions, self.weeks) if self.sessions else None
 
     @property
     def job(self) -> Mapping[str, Span]:
@@ -161,7 +176,7 @@ class Plan(display.Displayed):
             },
             "time": self.time.json(),
             "job": {**total(self.job.values()).json(), "parts": parts_json(self.job), "unknown": list(self.unknown)},
-            "work": self.work.json(),
+            "work": self.work.json() if self.work else None,
             "sessions": [session.json() for session in self.sessions],
             "weeks": [dataclasses.asdict(week) for week in self.weeks],
             "disk": self.disk.json(),
@@ -180,6 +195,7 @@ class Plan(display.Displayed):
             "phases": [phase.json() for phase in self.phases],
             "alternatives": [dict(alternative) for alternative in self.alternatives],
             "next_command": self.next_command,
+            "measured": self.measured.json() if self.measured else None,
         }
 
     def __repr__(self) -> str:
@@ -257,45 +273,24 @@ def plan_with(
             planned_disk, target=target, adapters=bool(loaded.options.get("lora_r")), epochs=counts.epochs
         )
         disk, host = disk_of(chosen), planned_host(chosen, target)
-        work = work_of(
-            time,
-            evaluations,
-            loaded=loaded,
-            target=target,
-            chosen=chosen,
-            disk=disk,
-            opening_seconds=tracer.opening_seconds,
+        work = (
+            work_of(
+                time,
+                evaluations,
+                loaded=loaded,
+                target=target,
+                chosen=chosen,
+                disk=disk,
+                opening_seconds=tracer.opening_seconds,
+            )
+            if chosen.time
+            else None
         )
-        planned_sessions = _sessions(target, work, counts) if chosen.time else None
-        bounds = limits(chosen, disk, host, target, work, counts)
+        bounds = limits(chosen.memory, disk, host, target, work, counts)
         fits = all(limit.holds for limit in bounds)
         proposed = proposals(candidates, chosen, requested, fits=chosen.fits, facts=facts) if thorough else []
         proposed += propose_smaller_files(chosen, lambda candidate: disk_of(candidate).peak_bytes, disk.limit_bytes)
-    platform = target.platform
-    planned_weeks = tuple(weeks(planned_sessions or (), platform.weekly_gpu_hours if platform else None))
-    planned_answers: tuple[Answer, ...] = ()
-    if thorough and fits:
-        planned_answers = tuple(
-            answers(
-                loaded,
-                requested,
-                target,
-                counts=counts,
-                sessions=planned_sessions or (),
-                weeks=planned_weeks,
-            )
-        )
-    phases_to_run: tuple[Phase, ...] = ()
-    if thorough and fits and not loaded.has_placeholder_data:
-        phases_to_run = tuple(
-            phases(
-                loaded,
-                requested,
-                target,
-                counts=counts,
-                work=work if chosen.time else None,
-            )
-        )
+    schedule = make_schedule(loaded, requested, target, counts=counts, work=work, with_commands=thorough and fits)
     return Plan(
         verdict=_verdict(bounds, proposed),
         target=target,
@@ -305,10 +300,10 @@ def plan_with(
         facts=facts.with_bounds(chosen.trace.bounds),
         memory=chosen.memory,
         time=time,
-        sessions=tuple(planned_sessions or ()),
+        sessions=schedule.sessions,
+        weeks=schedule.weeks,
+        counts=counts,
         work=work,
-        unknown=work.unknown,
-        weeks=planned_weeks,
         disk=disk,
         host=host,
         image=_image(loaded, target),
@@ -325,11 +320,11 @@ def plan_with(
         ),
         advice=tuple(advice(AdviceContext(chosen=chosen, requested=requested, loaded=loaded, target=target))),
         proposals=tuple(proposed),
-        answers=planned_answers,
-        phases=phases_to_run,
+        answers=schedule.answers,
+        phases=schedule.phases,
         price=price(target, usd_per_hour),
         alternatives=tuple(_alternative_json(candidate) for candidate in _alternatives(ranked[1:])),
-        next_command=_next_command(loaded, requested, target, bounds, proposed, phases_to_run),
+        next_command=_next_command(loaded, requested, target, bounds, proposed, schedule.phases),
     )
 
 
@@ -381,19 +376,6 @@ def _verdict(bounds: Sequence[Limit], proposed: Sequence[Proposal]) -> Verdict:
     if not exceeded:
         return "fits"
     return "fits with changes" if all(smallest_change(proposed, limit.kind) for limit in exceeded) else "does not fit"
-
-
-def _sessions(target: Target, work: Work, counts: Counts) -> list[PlannedSession] | None:
-    if counts.per_epoch is None:
-        return []
-    platform = target.platform
-    return sessions(
-        work,
-        total_updates=counts.total,
-        updates_per_epoch=counts.per_epoch,
-        session_hours=platform.session_hours if platform else None,
-        weekly_hours=platform.weekly_gpu_hours if platform else None,
-    )
 
 
 def _alternatives(candidates: Sequence[Candidate]) -> list[Candidate]:

@@ -297,7 +297,7 @@ def _propose_largest_that_fits(
             high = index
         if result.fits or low < 0:  # the smallest so far if none fits
             best = _proposal(title, change, result, changes_learning=changes_learning)
-        is_as_fast = not changes_learning and result.seconds <= chosen.seconds * TIE_RATIO
+        is_as_fast = not changes_learning and result.comparable_seconds <= chosen.comparable_seconds * TIE_RATIO
         if result.fits and (is_as_fast or len(result.trace.events) > _REFINED_EVENTS):
             break
         index = (low + high) // 2

@@ -135,9 +135,10 @@ def _micro_batch_reason(candidates: Sequence[Candidate], loaded: LoadedRecipe, r
         reason = "a GPU's whole share of the effective batch fits, so no gradients are accumulated"
     elif larger and larger[0].settings.precision == chosen.settings.precision:
         best = larger[0]
+        ratio = best.comparable_seconds / chosen.comparable_seconds
         reason = (
-            f"{best.settings.micro_batch} fits too, but is predicted to take {best.seconds / chosen.seconds:.2f} times "
-            "as long, because kernels are more efficient at some sizes"
+            f"{best.settings.micro_batch} fits too, but is predicted to take {ratio:.2f} times as long, because "
+            "kernels are more efficient at some sizes"
         )
     else:
         reason = f"the fastest microbatch that fits, for an effective batch of {loaded.effective_batch}"

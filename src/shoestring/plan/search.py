@@ -3,6 +3,8 @@
 The result is the fastest of all settings that fit, regardless of the order of the search, so more memory never makes it
 slower. The search traces few candidates, because tracing an update of a large model takes seconds: memory is nearly
 linear in the microbatch and in the number of checkpointed blocks, which predicts the next candidate to trace.
+
+On a CPU, settings are compared by nominal rates (`candidates.with_nominal_rates`): the same command plans the same.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -87,16 +89,16 @@ def fastest(candidates: Iterable[Candidate]) -> Candidate | None:
 
 
 def rank(candidate: Candidate) -> tuple[bool, float, float, bool]:
-    """Return a sort key: candidates that fit by time, then candidates that do not fit by memory.
+    """Return a sort key: candidates that fit by comparable time, then candidates that do not fit by memory.
 
     Ties are ordered by the least memory (without times by the larger microbatches of all GPUs together), then fp32
     first, which needs no loss scaling.
     """
     bytes_, rounded = candidate.memory.high_bytes, candidate.settings.precision != "fp32"
     if not candidate.fits:
-        return (True, bytes_, candidate.seconds, rounded)
+        return (True, bytes_, candidate.comparable_seconds, rounded)
     size = (candidate.settings.micro_batch or 0) * gpus_of(candidate.settings)
-    return (False, candidate.seconds, bytes_ if candidate.time else -size, rounded)
+    return (False, candidate.comparable_seconds, bytes_ if candidate.time else -size, rounded)
 
 
 def requested_candidate(candidates: Candidates, requested: Settings) -> Candidate:
@@ -187,7 +189,7 @@ def _is_precision_slower(
     if not comparable_traces:
         return False
     projected = in_precision(comparable_traces[-1], precision)
-    return candidates.seconds_of(projected, best.settings) > best.seconds * TIE_RATIO
+    return candidates.seconds_of(projected, best.settings) > best.comparable_seconds * TIE_RATIO
 
 
 def _candidates_for_comparison(candidates: Candidates, precision: Precision, best: Candidate) -> list[Candidate]:
@@ -226,7 +228,7 @@ def _candidates_in_precision(candidates: Candidates, requested: Settings, sizes:
 
 def _is_recomputation_worthwhile(candidates: Candidates, candidate: Candidate, effective_batch: int) -> bool:
     """Return whether running the effective batch in one microbatch would save more time than recomputation costs."""
-    return candidate.seconds > candidates.seconds_at(candidate, effective_batch) * TIE_RATIO
+    return candidate.comparable_seconds > candidates.seconds_at(candidate, effective_batch) * TIE_RATIO
 
 
 def _candidates_with_some_blocks_checkpointed(
@@ -244,7 +246,8 @@ def _candidates_with_some_blocks_checkpointed(
     if prediction is None:
         return []
     seconds, size, fewest = prediction
-    if len(full.largest.trace.events) >= LONG_TRACE_EVENTS and seconds * MIN_SPEEDUP > full.largest.seconds > 0:
+    is_long = len(full.largest.trace.events) >= LONG_TRACE_EVENTS
+    if is_long and seconds * MIN_SPEEDUP > full.largest.comparable_seconds > 0:
         return []
     partial: list[Candidate] = []
     for count in counts[counts.index(fewest) :]:
@@ -315,7 +318,7 @@ def _candidates_with_smaller_micro_batch(
         if (trace := interpolated(ends[0].trace, ends[1].trace, size))
     }
     size = min(seconds, key=lambda size: (seconds[size], -size), default=None)
-    if size is None or seconds[size] >= best.seconds:
+    if size is None or seconds[size] >= best.comparable_seconds:
         return ends
     return [*ends, candidates.evaluate(best.settings.replace(micro_batch=size))]
 

@@ -43,6 +43,28 @@ class PlannedTime:
     calibration: float = 1.0
     """The factor by which a run's measurement changed the prediction."""
 
+    @classmethod
+    def from_update(
+        cls,
+        update: Span,
+        parts: Mapping[str, Span],
+        counts: Counts,
+        *,
+        evaluation_seconds: float | None,
+        source: str,
+        calibration: float = 1.0,
+    ) -> "PlannedTime":
+        """Return the times of a run whose updates have this duration, the sum of `parts`."""
+        return cls(
+            predicted=_duration(update.seconds, counts),
+            low=_duration(update.low, counts),
+            high=_duration(update.high, counts),
+            parts=parts,
+            evaluation_seconds=evaluation_seconds,
+            source=source,
+            calibration=calibration,
+        )
+
     def json(self) -> dict[str, Any]:
         """Return the times as JSON.
 
@@ -105,11 +127,10 @@ def planned_time(
     low, high = _OTHER_PROCESSOR
     parts |= {name: Span(value, value * low, value * high) for name, value in host_work.items()}
     update = total(parts.values())
-    return PlannedTime(
-        predicted=_duration(update.seconds, counts),
-        low=_duration(update.low, counts),
-        high=_duration(update.high, counts),
-        parts=parts,
+    return PlannedTime.from_update(
+        update,
+        parts,
+        counts,
         evaluation_seconds=evaluations.validation_seconds,
         source=seconds.source,
         calibration=seconds.calibration,

@@ -80,6 +80,8 @@ def arguments(recipe: str, values: Mapping[str, object], request: LaunchRequest,
         *(("--log", name) for name in request.log),
     ):
         command += [option, text] if text else []
+    if request.probe is not None:
+        command.append("--probe" if request.probe else "--no-probe")
     return [*command, *(["--allow-inexact"] if request.allow_inexact else [])]
 
 

@@ -97,7 +97,14 @@ def _prepare(
     try:
         with stop.interrupting():
             loaded, settings = start_or_continue(
-                directory, recipe, plan, target, values, stop, allow_inexact=request.allow_inexact
+                directory,
+                recipe,
+                plan,
+                target,
+                values,
+                stop,
+                allow_inexact=request.allow_inexact,
+                probe=request.probe,
             )
     except SessionOver as over:
         return write_pause(directory, over.reason, _resume_command(recipe, request)).outcome()

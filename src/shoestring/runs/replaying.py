@@ -59,7 +59,8 @@ class Replaying:
             stack.enter_context(session.saver)
             if watcher is None:
                 return self._by_engine(session, samples)
-            return self._by_library(replace(session, watch_trainer=watcher.watch), library, watcher, data["train"])
+            session = replace(session, is_discarded=True, watch_trainer=watcher.watch)
+            return self._by_library(session, library, watcher, data["train"])
 
     def _by_engine(self, session: "TrainingSession", samples: Any) -> Replay:
         from shoestring.engine.observation import Observation

@@ -6,6 +6,7 @@ from collections.abc import Container, Mapping
 from typing import Any
 
 from shoestring import config
+from shoestring.check.probe.probing import is_wanted, measured_plan
 from shoestring.checkpoint.files import remove
 from shoestring.errors import RunError, TraceError, UsageError
 from shoestring.hardware.catalog import Target
@@ -27,6 +28,9 @@ from shoestring.techniques.trainable import require_trainable
 from shoestring.trace import StoredTraces
 from shoestring.units import bytes_text
 
+_PROBE_SHARE = 0.25
+"""The largest share of the remaining session that a probe takes."""
+
 
 def start_or_continue(
     directory: RunDirectory,
@@ -37,11 +41,14 @@ def start_or_continue(
     stop: Stop,
     *,
     allow_inexact: bool,
+    probe: bool | None = None,
 ) -> tuple[LoadedRecipe, Settings]:
-    """Return the recipe and the settings of a new run, or of the run in `directory`."""
+    """Return the recipe and the settings of a new run, whose plan is measured if `probe` allows it, or of the run in
+    `directory`.
+    """
     stored = directory.plan()
     if stored is None:
-        return _start_run(directory, recipe, plan, target, values, stop)
+        return _start_run(directory, recipe, plan, target, values, stop, probe=probe)
     if stored.is_result_changed and not allow_inexact:
         raise UsageError(
             f"{directory.plan_file} has changed since it was written: its digest does not match its content",
@@ -61,10 +68,13 @@ def _start_run(
     target: Target,
     values: Mapping[str, object],
     stop: Stop,
+    *,
+    probe: bool | None,
 ) -> tuple[LoadedRecipe, Settings]:
-    """Plan a new run unless `plan` is for this device, and write its plan.json.
+    """Plan a new run unless `plan` is for this device, measure the plan, and write its plan.json.
 
-    A run whose update cannot be traced has a plan that was measured.
+    Until then nothing of the run is stored: after a kill during the probe, the same command begins again. A run whose
+    update cannot be traced has a plan that was found by trying.
     """
     if plan is not None:
         plan_options = {name: value for name, value in plan.options.items() if name not in values}
@@ -87,8 +97,8 @@ def _start_run(
             new_plan = make_plan(loaded, target, settings, stored=StoredTraces(directory.planning_file, loaded))
             require_certain(new_plan)
         except TraceError as error:
-            settings, measured_plan = plan_by_trying(loaded, target, settings, error, stop.deadline)
-            _store_plan(directory, loaded, measured_plan)
+            settings, tried_plan = plan_by_trying(loaded, target, settings, error, stop.deadline)
+            _store_plan(directory, loaded, tried_plan)
             return loaded, settings
         if plan is not None:
             write_messages(_describe_replanning(plan, new_plan))
@@ -99,6 +109,10 @@ def _start_run(
             problems=plan.reasons,
             hint="choose other settings or options; shoestring plan shows which ones fit",
         )
+    if is_wanted(probe) and plan.measured is None:
+        remaining = stop.deadline.remaining()
+        available = None if remaining is None else _PROBE_SHARE * remaining
+        plan = measured_plan(plan, loaded, settings, available_seconds=available, trains_here=True)
     _store_plan(directory, loaded, plan.json())
     return loaded, plan.settings
 

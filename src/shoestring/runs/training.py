@@ -22,6 +22,7 @@ from shoestring.session.signals import StopSignals
 from shoestring.session.stop import Stop
 from shoestring.settings import Settings
 from shoestring.streams import flush, write_messages
+from shoestring.techniques.expandable_segments import expandable_segments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,8 @@ class LaunchRequest:
     """The URL to copy each checkpoint to (`remote/backup`)."""
     from_url: str | None = None
     """The URL of the copies to begin from, if the directory has no run."""
+    probe: bool | None = None
+    """Whether a new run's plan is measured before it begins; None: unless the environment says otherwise."""
 
 
 def local_target(on: str) -> Target:
@@ -151,14 +154,12 @@ def reopen(
 
 
 def _enable_expandable_segments() -> None:
-    """Make torch's CUDA allocator use expandable segments; it reads the environment variable when it starts."""
-    variable, option = "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"
-    value = os.environ.get(variable)
-    if value and option in value:
-        return
-    os.environ[variable] = f"{value},{option}" if value else option
-    if "torch" in sys.modules:
+    """Make torch's CUDA allocator use expandable segments."""
+    variables = expandable_segments()
+    os.environ.update(variables)
+    if variables and "torch" in sys.modules:
+        ((name, value),) = variables.items()
         write_messages(
             "torch was imported before allocator=expandable was set; if it has no effect, set "
-            f"{variable}={option} in the environment"
+            f"{name}={value} in the environment"
         )

@@ -1,7 +1,7 @@
 """The deadline of a session: it must stop early enough before its limit to finish, save and exit in time."""
 
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 
 from shoestring.plan.sessions import stop_seconds
@@ -46,6 +46,8 @@ class Deadline:
         """The time until the first measured work."""
         self.seconds_per_sample: dict[str, float] = {}
         """The speed of work that cannot be paused, by kind."""
+        self.samples: Counter[str] = Counter()
+        """The samples of such work so far, by kind."""
         self._durations: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_MAX_DURATIONS))
         self._longest: dict[str, float] = {}
 

@@ -32,6 +32,7 @@ def poll_deadline(stop: Stop, kind: str, pieces: Iterator[tuple[T, int]], sample
         stop.check()
         with deadline.measure(f"{kind} batch"):
             yield piece, size
+            deadline.samples[kind] += size
         completed += size
         if not warmup_samples:
             # The first piece includes one-time work: the choice of kernels, the allocation of memory.

@@ -77,6 +77,8 @@ def _absent_lengths(loaded: LoadedRecipe) -> list[float]:
 def _notes(loaded: LoadedRecipe, samples: Mapping[str, int] | None) -> Iterator[str]:
     if loaded.absent_data and samples:
         yield from absent_data_notes(loaded, samples)
+        with suppress(Exception):  # a recipe's notes may be about the data, which it has not read
+            yield from loaded.parts.notes()
     elif samples or loaded.parts.data is None:
         yield from loaded.parts.notes()
 

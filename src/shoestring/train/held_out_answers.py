@@ -35,6 +35,8 @@ def answer_held_out_prompts(session: TrainingSession) -> None:
     state, request = session.state, session.request
     if request.loaded is None or request.loaded.parts.answers is None or not state.at_epoch_end:
         return
+    if session.is_discarded:
+        return
     if state.fully_sharded:
         if not state.update:
             session.record.note("the held-out prompts are not answered: the weights are divided among the GPUs")

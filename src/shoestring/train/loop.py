@@ -20,6 +20,7 @@ from contextlib import closing, nullcontext
 from typing import Literal
 
 from shoestring.engine.determinism import deterministic_shards
+from shoestring.engine.malloc import keeping_freed_memory
 from shoestring.engine.memory import explaining_out_of_memory
 from shoestring.engine.parallel.default_group import without_default_group
 from shoestring.failures import exits_as_errors
@@ -42,6 +43,7 @@ def train(request: SessionRequest, library: LibraryLoop | None = None) -> Outcom
     SessionOver if the session ends before the data is loaded; state.json then has the status "paused".
     """
     with (
+        keeping_freed_memory(request.device),
         deterministic_shards(request.shards.count, request.device),
         Record(
             request.run,

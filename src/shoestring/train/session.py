@@ -68,5 +68,8 @@ class TrainingSession:
     where they could not return together."""
     notes: tuple[str, ...] = ()
     """Notes for the user about the data, the model and the settings."""
+    is_discarded: bool = False
+    """Whether this is no session of the run, but a replay or a probe: its start is not recorded, and held-out prompts
+    are not answered."""
     watch_trainer: Callable[[Any], None] | None = None
-    """In a replay, which is no session of the run: called with each of a library's trainers before it trains."""
+    """In a replay: called with each of a library's trainers before it trains."""

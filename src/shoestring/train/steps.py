@@ -121,7 +121,7 @@ def evaluate_epoch(session: TrainingSession) -> None:
         save_in_background(session)
     with weights_for_use(session):
         started_at = time.monotonic()
-        metrics, evidence = split_evidence(_evaluate(session, "validation"))
+        metrics, evidence = split_evidence(evaluate_on(session, "validation"))
         epoch = state.epochs_done
         state.history.append({"epoch": epoch, "update": state.update, "metrics": metrics})
         best = best_entry(session.request.recipe.parts, state.history) is state.history[-1]
@@ -280,7 +280,7 @@ def finish(session: TrainingSession) -> dict[str, Any]:
         is_best_loaded = best is not None and load_best(session, best["update"], "the test metrics are of")
         with nullcontext() if is_best_loaded else weights_for_use(session):
             started_at = time.monotonic()
-            metrics["test"], evidence = split_evidence(_evaluate(session, "test"))
+            metrics["test"], evidence = split_evidence(evaluate_on(session, "test"))
             describe_examples(session, "test", evidence, with_images=True)
             seconds = time.monotonic() - started_at
         epoch = state.epochs_done
@@ -300,7 +300,7 @@ def best_validation(session: TrainingSession) -> dict[str, Any]:
     return {"validation": {**best["metrics"], **comparison}}
 
 
-def _evaluate(session: TrainingSession, name: str) -> dict[str, Any]:
+def evaluate_on(session: TrainingSession, name: str) -> dict[str, Any]:
     """Return the metrics on a part of the data, with their evidence."""
     state, request = session.state, session.request
     ranks, sharded = request.ranks, state.fully_sharded

@@ -43,7 +43,7 @@ def test_finished_run_is_shown_completely(tmp_path):
         "torch 2.7.1",
         "peak memory 5.74 GiB 5.47 GiB to 6.35 GiB 5.47 GiB",
         "one update 460 ms 380 ms to 620 ms 505 ms (median)",
-        "total training 23 min 00 s 19 min 00 s to 31 min 00 s 28 min 28 s",
+        "whole run 23 min 00 s 19 min 00 s to 31 min 00 s 28 min 28 s",
     ):
         assert expected in text
     assert "last weights" not in text

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from shoestring import display
+from shoestring.estimate.span import total
 from shoestring.plan.limits import Limit
 from shoestring.plan.plan import Plan
 from shoestring.plan.proposals import Proposal
@@ -54,17 +55,18 @@ def _tiles(plan: Plan) -> Iterator[tuple[str, str, str]]:
     breakdown, time = plan.memory, plan.time
     bounds = f"{bytes_text(breakdown.low_bytes)} to {bytes_text(breakdown.high_bytes)}"
     yield "peak memory", bytes_text(breakdown.peak_bytes), f"{bounds}, of {bytes_text(breakdown.capacity_bytes)}"
-    update, total = time.predicted.update_seconds, time.predicted.total_seconds
+    update, updates_total = time.predicted.update_seconds, time.predicted.total_seconds
     if update is None:
         yield "training", "time unknown", time.source
-    elif total is None or time.low.total_seconds is None or time.high.total_seconds is None:
+    elif updates_total is None or time.low.total_seconds is None or time.high.total_seconds is None:
         yield "one update", seconds_text(update), "without data there is no number of updates"
     else:
         span = f"{seconds_text(time.low.total_seconds)} to {seconds_text(time.high.total_seconds)}"
-        yield "training", seconds_text(total), f"{span}; {seconds_text(update)} per update"
+        yield "training", seconds_text(updates_total), f"{span}; {seconds_text(update)} per update"
     if plan.hours is not None:
         weeks = f" over {plural(len(plan.weeks), 'week')}" if len(plan.weeks) > 1 else ""
-        details = "with starting, evaluating, stopping"
+        job = total(plan.job.values())
+        details = f"{seconds_text(job.low)} to {seconds_text(job.high)}, with starting, evaluating and saving"
         yield f"in {plural(len(plan.sessions), 'session')}{weeks}", seconds_text(plan.hours * 3600), details
     limit = plan.disk.limit_bytes
     full = f"{bytes_text(plan.disk.full_checkpoint_bytes)} per checkpoint"

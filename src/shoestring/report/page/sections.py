@@ -189,12 +189,29 @@ def _planned_and_measured(run: Run, session_records: list[SessionRecord]) -> Mar
     per_update = f"{duration(median(update_seconds))} (median)" if update_seconds else UNKNOWN
     so_far = "" if run.status == "finished" else " so far"
     total = duration(sum(session.seconds for session in session_records)) + so_far
+    peak = ("peak_bytes", "low_bytes", "high_bytes")
+    update = ("update_seconds", "low_update_seconds", "high_update_seconds")
     rows = [
-        ["peak memory", *_expected(memory, "peak_bytes", "low_bytes", "high_bytes"), size(run.measured_bytes)],
-        ["one update", *_expected(time, "update_seconds", "low_update_seconds", "high_update_seconds"), per_update],
-        ["total training", *_expected(time, "total_seconds", "low_total_seconds", "high_total_seconds"), total],
+        ["peak memory", *_expected(memory, *peak), size(run.measured_bytes)],
+        ["one update", *_expected(time, *update), per_update],
+        ["whole run", *_expected_run(run), total],
     ]
+    predicted = lookup(run.plan, "plan", "measured", "predicted")
+    if predicted is not None:
+        rows += [
+            ["peak memory, predicted before a probe", *_expected(predicted, *peak), size(run.measured_bytes)],
+            ["one update, predicted before a probe", *_expected(predicted, *update), per_update],
+        ]
     return table(["", "planned", "range", "measured"], rows, numeric=(1, 2, 3))
+
+
+def _expected_run(run: Run) -> tuple[str, str]:
+    """Format the predicted duration of all sessions; plans of earlier versions only have that of the updates."""
+    job = lookup(run.plan, "plan", "job")
+    if number(lookup(job, "seconds")):
+        return _expected(job, "seconds", "low_seconds", "high_seconds")
+    time = lookup(run.plan, "plan", "time")
+    return _expected(time, "total_seconds", "low_total_seconds", "high_total_seconds")
 
 
 def _expected(values: object, likely: str, low: str, high: str) -> tuple[str, str]:

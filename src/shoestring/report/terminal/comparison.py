@@ -1,6 +1,6 @@
 """The comparison of plans for several targets in a terminal."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -9,6 +9,7 @@ from rich.text import Text
 
 from shoestring.plan.comparison import Comparison
 from shoestring.report.terminal.elements import bar, settings_text, verdict
+from shoestring.streams import one_line
 from shoestring.units import seconds_text
 
 
@@ -37,7 +38,26 @@ def screen(comparison: Comparison) -> RenderableType:
     )
     if price_dates:
         notes.append(f"list prices as of {', '.join(price_dates)}; --price overrides them")
-    return Group(table, Text("\n".join(notes)))
+    return Group(*_cheapest(comparison), table, Text("\n".join(notes)))
+
+
+def _cheapest(comparison: Comparison) -> Iterator[RenderableType]:
+    """Yield which target is the cheapest that is done in time, and what to type."""
+    if comparison.by_hours is None:
+        return
+    limit = seconds_text(comparison.by_hours * 3600)
+    plan = comparison.cheapest
+    if plan is None:
+        yield Text(f"No target with a known price is done within {limit}.", style="bold")
+        return
+    assert plan.cost_usd is not None and plan.calendar_hours is not None
+    cost = f"{plan.cost_usd:.2f} US$" if plan.cost_usd else "free of charge"
+    done = seconds_text(plan.calendar_hours * 3600)
+    sentence = f"The cheapest that is done within {limit} is {plan.target.name}: {cost}, after {done}. Type"
+    yield Text(sentence, style="bold")
+    for answer in plan.answers[-1:]:
+        yield Text(f"  {one_line(answer.command)}", style="bold", no_wrap=True, overflow="ignore")
+    yield Text()
 
 
 def _seconds(value: float | None) -> str:

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from shoestring.estimate.memory import MemoryPart
 from shoestring.estimate.span import total
+from shoestring.plan.measured_plan import describe
 from shoestring.plan.plan import Plan
 from shoestring.plan.proposals import Proposal
 from shoestring.plan.shares import gpus_of, samples_per_shard, shards_per_gpu
@@ -82,6 +83,8 @@ def _rows(plan: Plan, parts: Sequence[MemoryPart]) -> Table:
     if plan.time.source.startswith("kernels measured"):
         rates = plan.time.source.partition("; range:")[0]
         rows.add_row("", Text(f"from {message_text(rates)}; no update was compared with them"))
+    if plan.measured:
+        rows.add_row("measured", message_text(describe(plan.measured)))
     if plan.job:
         rows.add_row("whole run", _job_text(plan))
     rows.add_row("sessions", _sessions_text(plan))

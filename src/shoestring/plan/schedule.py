@@ -1,0 +1,60 @@
+"""When a run does its work: its sessions and weeks, the phases before the whole run, and what people ask of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shoestring.hardware.catalog import Target
+from shoestring.plan.answers import Answer, answers
+from shoestring.plan.counts import Counts
+from shoestring.plan.phases import Phase, phases
+from shoestring.plan.sessions import PlannedSession, PlannedWeek, Work, sessions, weeks
+from shoestring.recipe.options import LoadedRecipe
+from shoestring.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """The fields of a plan of this name, which follow from the durations of the run's work."""
+
+    sessions: tuple[PlannedSession, ...]
+    weeks: tuple[PlannedWeek, ...]
+    answers: tuple[Answer, ...] = ()
+    phases: tuple[Phase, ...] = ()
+
+
+def make_schedule(
+    loaded: LoadedRecipe,
+    requested: Settings,
+    target: Target,
+    *,
+    counts: Counts,
+    work: Work | None,
+    with_commands: bool,
+) -> Schedule:
+    """Return the schedule of `work`, None if its time is unknown. `with_commands`: with the answers and the phases."""
+    platform = target.platform
+    weekly_hours = platform.weekly_gpu_hours if platform else None
+    planned = None
+    if work is not None and counts.per_epoch is not None:
+        planned = sessions(
+            work,
+            total_updates=counts.total,
+            updates_per_epoch=counts.per_epoch,
+            session_hours=platform.session_hours if platform else None,
+            weekly_hours=weekly_hours,
+        )
+    calendar = weeks(planned or (), weekly_hours)
+    schedule = Schedule(sessions=tuple(planned or ()), weeks=tuple(calendar))
+    if not with_commands:
+        return schedule
+    planned_answers = answers(
+        loaded, requested, target, counts=counts, sessions=schedule.sessions, weeks=schedule.weeks
+    )
+    planned_phases = [] if loaded.has_placeholder_data else phases(loaded, requested, target, counts=counts, work=work)
+    return Schedule(
+        sessions=schedule.sessions,
+        weeks=schedule.weeks,
+        answers=tuple(planned_answers),
+        phases=tuple(planned_phases),
+    )
