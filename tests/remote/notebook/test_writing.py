@@ -1,6 +1,8 @@
 import importlib.metadata
+import io
 import json
 import types
+import zipfile
 from pathlib import Path
 
 import nbformat
@@ -9,6 +11,7 @@ import pytest
 import shoestring
 from shoestring.errors import UsageError
 from shoestring.remote.notebook import writing
+from shoestring.remote.wheel import build_wheel
 
 MINE = (Path(__file__).parents[2] / "mine.py").read_text()
 
@@ -94,6 +97,12 @@ def install_cell(folder):
     return source[: source.index("\ninstall()\n")]
 
 
+def files_of(wheel):
+    """The files of a wheel, its list of them included."""
+    with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
 @pytest.fixture
 def install(monkeypatch, tmp_path):
     """Run the cell of a notebook on an invented machine, which pip changes; return pip's commands and constraints."""
@@ -117,6 +126,8 @@ def install(monkeypatch, tmp_path):
         def run_pip(command, *, check=False):
             assert check or "--find-links" in command
             commands.append(command[3:])
+            if "--force-reinstall" in command:
+                assert files_of(Path(command[-1]).read_bytes()) == files_of(build_wheel())
             installed.update(text.split("==") for text in command if "==" in text)
             if "--constraint" in command:
                 constraints.extend(Path(command[command.index("--constraint") + 1]).read_text().split())

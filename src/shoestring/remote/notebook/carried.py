@@ -19,6 +19,8 @@ from shoestring.hardware.images import LackingPackage
 from shoestring.remote.wheel import build_wheel, wheel_name
 from shoestring.version import __version__
 
+_RECORD = f"shoestring-{__version__}.dist-info/RECORD"
+
 _PROGRAM = '''\
 #@title Install Shoestring (run this cell first) {{ display-mode: "form" }}
 # Shoestring {version} is carried by this notebook, compressed, because it is not on PyPI. Nothing is installed if this
@@ -28,6 +30,7 @@ import zipfile
 from pathlib import Path
 
 DIGEST = "{digest}"
+RECORD = "{record}"  # the list of the wheel's files
 EXTRAS = {extras!r}  # what the recipe needs besides
 # What the image of the machine lacked: name, oldest sufficient version, version that is tested with it.
 LACKS = {lacks!r}
@@ -73,8 +76,13 @@ def install():
     with tempfile.TemporaryDirectory() as folder:
         wheel = Path(folder, "{wheel}")
         with tarfile.open(fileobj=io.BytesIO(lzma.decompress(content))) as files, zipfile.ZipFile(wheel, "w") as target:
+            rows = []
             for member in files:
-                target.writestr(member.name, files.extractfile(member).read())
+                data = files.extractfile(member).read()
+                target.writestr(member.name, data)
+                digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+                rows.append(f"{{member.name}},sha256={{digest}},{{len(data)}}\\n")
+            target.writestr(RECORD, "".join([*rows, f"{{RECORD}},,\\n"]))
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*pip, "--no-deps", "--no-index", "--force-reinstall", str(wheel)], check=True)
         importlib.invalidate_caches()
@@ -115,6 +123,7 @@ def install_cell(extras: Iterable[str], lacks: Iterable[LackingPackage], dataset
         dataset=dataset,
         text="\n".join(textwrap.wrap(text, 20_000)),
         wheel=wheel_name(),
+        record=_RECORD,
     )
 
 
@@ -125,10 +134,15 @@ def _compressed_wheel() -> bytes:
 
 
 def _tar_of(wheel: bytes) -> bytes:
-    """Return the files of a wheel as a tar archive, whose order and times are always the same."""
+    """Return the files of a wheel as a tar archive, whose order and times are always the same.
+
+    Its list of files is left out, because the digests in it cannot be compressed: the cell computes it.
+    """
     buffer = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(wheel)) as source, tarfile.open(fileobj=buffer, mode="w") as target:
         for name in source.namelist():
+            if name == _RECORD:
+                continue
             content = source.read(name)
             entry = tarfile.TarInfo(name)
             entry.size = len(content)
