@@ -135,7 +135,7 @@ def compare(
     The other arguments and the errors are those of `plan` and apply to every target.
     """
     with usable_libraries():
-        from shoestring.check.probe.probing import is_wanted, measured_here
+        from shoestring.check.probe.probing import is_enabled, measured_here
         from shoestring.hardware.targets import find, with_limits
         from shoestring.plan.comparison import Comparison, compare
         from shoestring.recipe.finding import choose
@@ -146,7 +146,7 @@ def compare(
     targets = [with_limits(find(name), session_seconds=limit_seconds, disk_bytes=disk_bytes) for name in on]
     calibration = load_calibration(_path(calibrate)) if calibrate else None
     comparison = compare(loaded, targets, settings, usd_per_hour=usd_per_hour, calibration=calibration)
-    if not is_wanted(probe):
+    if not is_enabled(probe):
         return comparison
     return Comparison(plans=tuple(measured_here(comparison.plans, loaded, settings)))
 
