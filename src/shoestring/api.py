@@ -141,7 +141,7 @@ def compare(
     The other arguments and the errors are those of `plan` and apply to every target.
     """
     with usable_libraries():
-        from shoestring.check.probe.probing import is_wanted, measured_here
+        from shoestring.check.probe.probing import is_enabled, measured_here
         from shoestring.hardware.prices import price
         from shoestring.hardware.targets import find, known, with_limits
         from shoestring.plan.comparison import compare
@@ -162,7 +162,7 @@ def compare(
         calibration=calibration,
         by_hours=None if by_seconds is None else by_seconds / 3600,
     )
-    if not is_wanted(probe):
+    if not is_enabled(probe):
         return comparison
     return replace(comparison, plans=tuple(measured_here(comparison.plans, loaded, settings)))
 

@@ -7,7 +7,7 @@ import pytest
 
 from shoestring.estimate.calibration import calibration
 from shoestring.hardware import targets
-from shoestring.plan.measured_plan import COPY, PLANNING, REST, WAITING, with_measurement
+from shoestring.plan.measured_plan import COPY, PLANNING, UNEXPLAINED, WAITING, with_measurement
 from shoestring.plan.measurement import Measurement
 from shoestring.plan.plan import make_plan
 from shoestring.recipe.finding import load
@@ -104,7 +104,7 @@ def test_parts_of_measured_memory_sum_to_the_peak(cpu_plan):
     assert parts[PLANNING] == 5 * MIB
     assert sum(parts.values()) == memory.peak_bytes == GIB + 5 * MIB + parts[COPY]
     assert parts["weights"] == {part.name: part.bytes for part in cpu_plan.memory.parts}["weights"]
-    assert parts[REST] > 0
+    assert parts[UNEXPLAINED] > 0
     assert (memory.low_bytes, memory.high_bytes) == (GIB, memory.peak_bytes + 3 * MIB)
 
 

@@ -19,13 +19,13 @@ from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.units import bytes_text, plural, seconds_text
 
-REST = "rest of the process"
+UNEXPLAINED = "rest of the process"
 COPY = "copy of the state for saving"
 PLANNING = "planning in the same process"
 WAITING = "waiting for data"
 MEASURED = "measured before training"
 _SOURCES = {
-    REST: "measured: what the other parts do not explain, such as libraries and the allocator's unused memory",
+    UNEXPLAINED: "measured: what the other parts do not explain, such as libraries and the allocator's unused memory",
     PLANNING: "measured: what the process that plans and then trains has more in memory than a probe at its start",
     COPY: "the state in host memory while a checkpoint is written; the next save reuses its memory",
 }
@@ -219,7 +219,7 @@ def _parts_of(parts: Sequence[MemoryPart], total: int) -> tuple[MemoryPart, ...]
     predicted = sum(part.bytes for part in parts)
     if predicted > total:
         parts = tuple(replace(part, bytes=part.bytes * total // predicted) for part in parts)
-    return (*parts, *_part(REST, total - sum(part.bytes for part in parts)))
+    return (*parts, *_part(UNEXPLAINED, total - sum(part.bytes for part in parts)))
 
 
 def _part(name: str, size: int) -> tuple[MemoryPart, ...]:
