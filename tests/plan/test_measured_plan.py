@@ -116,6 +116,13 @@ def test_parts_are_smaller_if_less_was_measured_than_predicted(cpu_plan):
     assert parts["process"] == pytest.approx(cpu_plan.memory.parts[-1].bytes / 2, rel=0.01)
 
 
+def test_the_high_end_of_an_incomplete_probe_is_at_least_the_predicted_one(cpu_plan):
+    little = replace(MEASURED, peak_bytes=cpu_plan.memory.peak_bytes // 2)
+    assert with_measurement(cpu_plan, little, RECIPE).memory.high_bytes < cpu_plan.memory.high_bytes
+    incomplete = with_measurement(cpu_plan, replace(little, problem="it was killed"), RECIPE)
+    assert incomplete.memory.high_bytes == cpu_plan.memory.high_bytes
+
+
 def test_measured_memory_beyond_the_machine_does_not_fit(cpu_plan):
     plan = with_measurement(cpu_plan, replace(MEASURED, peak_bytes=2 * cpu_plan.memory.capacity_bytes), RECIPE)
     assert plan.verdict == "does not fit" and not plan.memory.fits

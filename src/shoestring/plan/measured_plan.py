@@ -197,10 +197,11 @@ def _process_memory(memory: Breakdown, measured_bytes: int, measured: Measuremen
     """Return the memory of a process on a CPU, which was measured without planning and saving.
 
     The low end is what was measured, and the peak has these two as well. The high end adds by how much the peak still
-    grew when the probe ended.
+    grew when the probe ended. That of a probe that was not complete is not less than the predicted one.
     """
     copy = round(COPY_SHARE * (measured.state_bytes or 0))
     peak_bytes = measured_bytes + measured.planning_bytes + copy
+    high_bytes = peak_bytes + measured.growing_bytes
     return replace(
         memory,
         parts=(
@@ -209,7 +210,7 @@ def _process_memory(memory: Breakdown, measured_bytes: int, measured: Measuremen
             *_part(COPY, copy),
         ),
         low_bytes=measured_bytes,
-        high_bytes=peak_bytes + measured.growing_bytes,
+        high_bytes=max(high_bytes, memory.high_bytes) if measured.problem else high_bytes,
         loading_bytes=min(memory.loading_bytes, peak_bytes),
     )
 
