@@ -124,7 +124,7 @@ def plan_inference(recipe: str | object, on: str = "local", **values: object) ->
 
 def compare(
     recipe: str | object,
-    on: Iterable[str] | None = None,
+    on: Iterable[str],
     *,
     limit_seconds: float | None = None,
     disk_bytes: int | None = None,
@@ -134,16 +134,15 @@ def compare(
     probe: bool | None = None,
     **values: object,
 ) -> Comparison:
-    """Plan for each of the targets `on`, by default those whose price is known, and compare time and cost.
+    """Plan for each of the targets `on`, and compare time and cost.
 
     `by_seconds` is the time from now within which the run has to be done: `cheapest` is the plan that does it for the
     least money.
     The other arguments and the errors are those of `plan` and apply to every target.
     """
     with usable_libraries():
-        from shoestring.check.probe.probing import is_wanted, measured_here
-        from shoestring.hardware.prices import price
-        from shoestring.hardware.targets import find, known, with_limits
+        from shoestring.check.probe.probing import is_enabled, measured_here
+        from shoestring.hardware.targets import find, with_limits
         from shoestring.plan.comparison import compare
         from shoestring.recipe.finding import choose
         from shoestring.runs.calibrate import load_calibration
@@ -151,8 +150,7 @@ def compare(
     _require_limits(by_seconds=by_seconds)
     _require_limits(limit_seconds=limit_seconds, disk_bytes=disk_bytes, usd_per_hour=usd_per_hour)
     loaded, settings = choose(recipe, values)
-    names = [name for name, target in known().items() if price(target, usd_per_hour)] if on is None else on
-    targets = [with_limits(find(name), session_seconds=limit_seconds, disk_bytes=disk_bytes) for name in names]
+    targets = [with_limits(find(name), session_seconds=limit_seconds, disk_bytes=disk_bytes) for name in on]
     calibration = load_calibration(_path(calibrate)) if calibrate else None
     comparison = compare(
         loaded,
@@ -162,9 +160,17 @@ def compare(
         calibration=calibration,
         by_hours=None if by_seconds is None else by_seconds / 3600,
     )
-    if not is_wanted(probe):
+    if not is_enabled(probe):
         return comparison
     return replace(comparison, plans=tuple(measured_here(comparison.plans, loaded, settings)))
+
+
+def priced_targets() -> list[str]:
+    """Return the names of the targets whose price is known, those that are free of charge first."""
+    from shoestring.hardware.prices import price
+    from shoestring.hardware.targets import known
+
+    return [name for name, target in known().items() if price(target)]
 
 
 def check(

@@ -170,16 +170,16 @@ def plan(
     from shoestring.report.terminal.plan import screen as plan_screen
     from shoestring.report.terminal.plan import summary
 
-    names = on or ["local"]
+    names = on or (api.priced_targets() if by else ["local"])
     if purpose is Purpose.PREDICT:
         _plan_inference(recipe, names, option_values(api.plan_inference, set_, config_file), as_json)
         return
     limit_seconds, disk_bytes = parse("--limit", limit, parse_seconds), parse("--disk", disk, parse_bytes)
     by_seconds = parse("--by", by, lambda text: parse_until(text, datetime.now().astimezone()))
-    with show_progress(f"planning {recipe} for {'all targets with a price' if by and not on else ', '.join(names)}"):
+    with show_progress(f"planning {recipe} for {', '.join(names)}"):
         comparison = api.compare(
             recipe,
-            None if by and not on else names,
+            names,
             limit_seconds=limit_seconds,
             disk_bytes=disk_bytes,
             usd_per_hour=price,

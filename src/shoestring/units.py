@@ -60,8 +60,8 @@ def parse_seconds(text: str) -> float:
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 
 
-def parse_until(text: str, now: datetime) -> float:
-    """Parse the seconds from `now` until the end of a day, ``sunday`` or ``2026-12-01``, or a duration, ``3d`` or
+def parse_until(text: str, start: datetime) -> float:
+    """Parse the seconds from `start` until the end of a day, ``sunday`` or ``2026-12-01``, or a duration, ``3d`` or
     ``40h``.
 
     Raises ``ValueError`` for anything else, and for a day in the past.
@@ -70,7 +70,7 @@ def parse_until(text: str, now: datetime) -> float:
     if match := re.fullmatch(r"(\d+(?:\.\d+)?)\s*d", word):
         return parse_seconds(f"{float(match[1]) * 24:.6f}h")
     if word in _WEEKDAYS:
-        day = now.date() + timedelta(days=(_WEEKDAYS.index(word) - now.weekday()) % 7)
+        day = start.date() + timedelta(days=(_WEEKDAYS.index(word) - start.weekday()) % 7)
     elif re.fullmatch(r"\d{4}-\d\d-\d\d", word):
         day = date.fromisoformat(word)
     else:
@@ -78,7 +78,7 @@ def parse_until(text: str, now: datetime) -> float:
             return parse_seconds(text)
         except ValueError:
             raise ValueError(f"{text!r} is not a time; write sunday, 2026-12-01, 3d or 40h") from None
-    seconds = (datetime.combine(day + timedelta(days=1), time.min, now.tzinfo) - now).total_seconds()
+    seconds = (datetime.combine(day + timedelta(days=1), time.min, start.tzinfo) - start).total_seconds()
     if seconds <= 0:
         raise ValueError(f"{text!r} is in the past")
     return seconds

@@ -9,7 +9,9 @@ from shoestring.hardware import targets
 from shoestring.hardware.catalog import DEVICES, Target
 from shoestring.plan import candidates as candidates_module
 from shoestring.plan.candidates import UNTRACED, Candidates, with_nominal_rates
+from shoestring.plan.length_work import PROPORTIONAL
 from shoestring.recipe.finding import find
+from shoestring.recipe.parts import Parts
 from shoestring.settings import Settings
 from shoestring.trace import Tracer
 from tests.hardware.measured_files import CPU
@@ -35,15 +37,15 @@ def test_candidates_that_differ_in_untraced_settings_share_a_trace() -> None:
 def test_changed_options_are_traced_in_the_background(monkeypatch) -> None:
     threads = {}
 
-    def candidate(_tracer, _loaded, _target, settings, *, options, calibration):
-        assert calibration is None
+    def candidate(_tracer, _loaded, _target, settings, *, options, calibration, length_work):
+        assert calibration is None and length_work is PROPORTIONAL
         threads[settings, *options.items()] = current_thread()
         return object()
 
     monkeypatch.setattr(candidates_module, "candidate", candidate)
-    loaded = SimpleNamespace(reference="fake", replace=lambda **_: None)
+    loaded = SimpleNamespace(reference="fake", replace=lambda **_: None, parts=Parts())
     target = SimpleNamespace(device=DEVICES["t4"])
-    with Candidates(SimpleNamespace(copy=object), loaded, target) as candidates:
+    with Candidates(SimpleNamespace(copy=object, facts=None), loaded, target) as candidates:
         candidates.prefetch(SETTINGS, {"seq_len": 8})
         first = candidates.evaluate_with_options({"seq_len": 8}, SETTINGS)
         assert candidates.evaluate_with_options({"seq_len": 8}, SETTINGS) is first
@@ -62,8 +64,8 @@ def test_errors_of_the_background_tracer_are_not_final(monkeypatch) -> None:
         return "candidate"
 
     monkeypatch.setattr(candidates_module, "candidate", candidate)
-    tracer = SimpleNamespace(copy=lambda: "copy")
-    with Candidates(tracer, SimpleNamespace(), SimpleNamespace(device=DEVICES["t4"])) as candidates:
+    tracer = SimpleNamespace(copy=lambda: "copy", facts=None)
+    with Candidates(tracer, SimpleNamespace(parts=Parts()), SimpleNamespace(device=DEVICES["t4"])) as candidates:
         candidates.prefetch(SETTINGS)
         assert candidates.evaluate(SETTINGS) == "candidate"
     assert tracers == ["copy", tracer]

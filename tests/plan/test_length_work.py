@@ -56,6 +56,6 @@ def test_a_plan_of_short_samples_is_faster_and_needs_the_memory_of_the_longest()
     ]
     longest, short = plans
     assert short.time.predicted.update_seconds < longest.time.predicted.update_seconds / 2
-    assert short.memory.peak_bytes == longest.memory.peak_bytes
+    assert short.memory.allocated == longest.memory.allocated
     assert "the lengths of the samples are unknown" in " ".join(longest.facts.notes)
     assert short.facts.samples == {"train": 18_000, "validation": 2_250, "test": 2_250}

@@ -60,10 +60,10 @@ def _require_writable(path: Path, *, overwrite: bool) -> None:
 
 def _with_progress(length: Callable[[int], float], count: int, progress: Callable[[float], object]) -> Iterator[float]:
     """Yield the length of each sample."""
-    start = reported = time.monotonic()
+    start, reported = time.monotonic(), 0.0
     for index in range(count):
         yield length(index)
-        now = time.monotonic()
-        if now - reported >= _PROGRESS_SECONDS:
-            reported = now
-            progress((now - start) / (index + 1) * (count - index - 1))
+        elapsed = time.monotonic() - start
+        if elapsed - reported >= _PROGRESS_SECONDS:
+            reported = elapsed
+            progress(elapsed / (index + 1) * (count - index - 1))

@@ -192,20 +192,20 @@ def summarize_trial(trial: Trial) -> dict[str, Any] | None:
 
 
 def _check_updates(trial: Trial) -> Finding:
-    updates, made = trial.last("updates"), trial.stages_named("update")
-    assert updates
-    loss = made[0]["loss"] if made[0]["loss"] is not None else updates["loss"]
+    total, updates = trial.last("updates"), trial.stages_named("update")
+    assert total
+    loss = updates[0]["loss"] if updates[0]["loss"] is not None else total["loss"]
     message = (
-        f"{len(made)} updates of {plural(trial.probe.samples, 'sample')} ran on {updates['device']} with "
+        f"{len(updates)} updates of {plural(trial.probe.samples, 'sample')} ran on {total['device']} with "
         f"{_settings_text(trial.plan)}"
     )
     if loss is not None and not math.isfinite(loss):
         hint = "check the data and loss() for values that are NaN or infinite"
         return failed("update", f"{message}; the first loss is {loss}", hint)
     planned = min(trial.plan.settings.micro_batch or trial.probe.samples, trial.probe.samples)
-    if updates["micro_batch"] < planned:
-        message = f"{message} after an out-of-memory: micro_batch {updates['micro_batch']} fitted"
-        return warned("update", message, f"plan with --set micro_batch={updates['micro_batch']}")
+    if total["micro_batch"] < planned:
+        message = f"{message} after an out-of-memory: micro_batch {total['micro_batch']} fitted"
+        return warned("update", message, f"plan with --set micro_batch={total['micro_batch']}")
     return passed("update", message if loss is None else f"{message}; the first loss is {loss:.4g}")
 
 

@@ -50,11 +50,11 @@ def answers(
     finish = seconds_text(calendar_hours(sessions, weeks) * 3600)
     last = f"in the last of {plural(len(weeks), 'week')}, " if len(weeks) > 1 else ""
     on_kaggle = target.platform is not None and target.platform.name == "kaggle"
-    again = "" if on_kaggle or len(sessions) == 1 else f", typed {plural(len(sessions), 'time')}"
+    repetition = "" if on_kaggle or len(sessions) == 1 else f", typed {plural(len(sessions), 'time')}"
     result.append(
         Answer(
             question="all of it",
-            answer=f"done {last}{finish} after the start at the latest{again}",
+            answer=f"done {last}{finish} after the start at the latest{repetition}",
             command=(kaggle_command if on_kaggle else train_command)(loaded, requested, target),
         )
     )

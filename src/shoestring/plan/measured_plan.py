@@ -19,13 +19,13 @@ from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.units import bytes_text, plural, seconds_text
 
-REST = "rest of the process"
+UNEXPLAINED = "rest of the process"
 COPY = "copy of the state for saving"
 PLANNING = "planning in the same process"
 WAITING = "waiting for data"
 MEASURED = "measured before training"
 _SOURCES = {
-    REST: "measured: what the other parts do not explain, such as libraries and the allocator's unused memory",
+    UNEXPLAINED: "measured: what the other parts do not explain, such as libraries and the allocator's unused memory",
     PLANNING: "measured: what the process that plans and then trains has more in memory than a probe at its start",
     COPY: "the state in host memory while a checkpoint is written; the next save reuses its memory",
 }
@@ -49,7 +49,7 @@ def with_measurement(
     if gpus_of(plan.settings) > measured.processes:
         return plan
     plan = replace(plan, memory=_memory(plan, measured, loaded), time=_time(plan, measured))
-    plan = replace(plan, work=_work(plan, measured, planning_seconds))
+    plan = replace(plan, work=_work(plan, planning_seconds))
     bounds = limits(plan.memory, plan.disk, plan.host, plan.target, plan.work, plan.counts)
     schedule = make_schedule(
         loaded, requested, plan.target, counts=plan.counts, work=plan.work, with_commands=bool(plan.answers)
@@ -146,38 +146,60 @@ def _time_parts(predicted: Mapping[str, Span], update: Span, waiting_seconds: fl
     return {**parts, WAITING: update * waiting} if waiting else parts
 
 
-def _work(plan: Plan, measured: Measurement, planning_seconds: float) -> Work | None:
-    """Return what the run does with the durations that were measured."""
+def _work(plan: Plan, planning_seconds: float) -> Work | None:
+    """Return what the run does with the durations that were measured.
+
+    What was not measured takes as much longer or shorter than predicted as the updates, since the same rates were
+    assumed for both.
+    """
+    measured = plan.measured
+    assert measured
     work, update = plan.work, measured.update_seconds
     if update is None:
         return work
     if work is None:
         work = Work(update=plan.time.parts)
+    predicted = measured.predicted.update_seconds if measured.predicted else None
+    ratio = update / predicted if predicted else 1.0
+    answers = _scaled(work.first, "answers", ratio)
+    if measured.answer_seconds is not None and measured.answers is not None:
+        answers = {"answers": _around(measured.answer_seconds * measured.answers)}
+
+    def evaluation(parts: Parts, name: str) -> Parts:
+        seconds, samples = measured.evaluation_seconds_per_sample, plan.counts.samples.get(name)
+        if seconds is None or not samples:
+            return _scaled(parts, "evaluation", ratio)
+        return {"evaluation": _around(seconds * samples)}
+
     start = dict(work.start)
     if measured.start_seconds is not None:
         start["starting"] = _around(measured.start_seconds)
     if measured.first_update_seconds is not None:
         start["first update"] = _around(max(0.0, measured.first_update_seconds - update))
-    answers = {}
-    if measured.answer_seconds is not None and measured.answers is not None:
-        answers = {"answers": _around(measured.answer_seconds * measured.answers)}
     planning = {"planning": Span.exactly(planning_seconds)} if planning_seconds else {}
     return replace(
         work,
         update=plan.time.parts,
         start=start,
         first={**work.first, **answers, **planning},
-        epoch_end={**_with_evaluation(work.epoch_end, "validation", plan, measured), **answers},
-        last=_with_evaluation(work.last, "test", plan, measured),
+        epoch_end={**work.epoch_end, **evaluation(work.epoch_end, "validation"), **answers},
+        last={**work.last, **evaluation(work.last, "test")},
+        unknown=tuple(text for text in work.unknown if not _is_measured(text, measured)),
     )
 
 
-def _with_evaluation(parts: Parts, name: str, plan: Plan, measured: Measurement) -> Parts:
-    """Return what a run does with the measured time of evaluating a part of its data."""
-    seconds, samples = measured.evaluation_seconds_per_sample, plan.counts.samples.get(name)
-    if seconds is None or not samples:
-        return parts
-    return {**parts, "evaluation": _around(seconds * samples)}
+def _scaled(parts: Parts, name: str, ratio: float) -> Parts:
+    return {name: parts[name] * ratio} if name in parts else {}
+
+
+def _is_measured(unknown: str, measured: Measurement) -> bool:
+    """Return whether what a plan did not know has been measured."""
+    values = {
+        "evaluations": measured.evaluation_seconds_per_sample,
+        "answers": measured.answers,
+        WAITING: measured.waiting_seconds,
+    }
+    return any(unknown.startswith(name) and value is not None for name, value in values.items())
 
 
 def _around(seconds: float) -> Span:
@@ -197,10 +219,11 @@ def _process_memory(memory: Breakdown, measured_bytes: int, measured: Measuremen
     """Return the memory of a process on a CPU, which was measured without planning and saving.
 
     The low end is what was measured, and the peak has these two as well. The high end adds by how much the peak still
-    grew when the probe ended.
+    grew when the probe ended. That of a probe that was not complete is not less than the predicted one.
     """
     copy = round(COPY_SHARE * (measured.state_bytes or 0))
     peak_bytes = measured_bytes + measured.planning_bytes + copy
+    high_bytes = peak_bytes + measured.growing_bytes
     return replace(
         memory,
         parts=(
@@ -209,7 +232,7 @@ def _process_memory(memory: Breakdown, measured_bytes: int, measured: Measuremen
             *_part(COPY, copy),
         ),
         low_bytes=measured_bytes,
-        high_bytes=peak_bytes + measured.growing_bytes,
+        high_bytes=max(high_bytes, memory.high_bytes) if measured.problem else high_bytes,
         loading_bytes=min(memory.loading_bytes, peak_bytes),
     )
 
@@ -219,7 +242,7 @@ def _parts_of(parts: Sequence[MemoryPart], total: int) -> tuple[MemoryPart, ...]
     predicted = sum(part.bytes for part in parts)
     if predicted > total:
         parts = tuple(replace(part, bytes=part.bytes * total // predicted) for part in parts)
-    return (*parts, *_part(REST, total - sum(part.bytes for part in parts)))
+    return (*parts, *_part(UNEXPLAINED, total - sum(part.bytes for part in parts)))
 
 
 def _part(name: str, size: int) -> tuple[MemoryPart, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping
 from typing import Any
 
 from shoestring import config
-from shoestring.check.probe.probing import is_wanted, measured_plan
+from shoestring.check.probe.probing import is_enabled, measured_plan
 from shoestring.checkpoint.files import remove
 from shoestring.errors import RunError, TraceError, UsageError
 from shoestring.hardware.catalog import Target
@@ -109,7 +109,7 @@ def _start_run(
             problems=plan.reasons,
             hint="choose other settings or options; shoestring plan shows which ones fit",
         )
-    if is_wanted(probe) and plan.measured is None:
+    if is_enabled(probe) and plan.measured is None:
         remaining = stop.deadline.remaining()
         available = None if remaining is None else _PROBE_SHARE * remaining
         plan = measured_plan(plan, loaded, settings, available_seconds=available, trains_here=True)

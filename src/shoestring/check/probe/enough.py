@@ -22,7 +22,7 @@ class Budget:
     seconds: float
     started: float
 
-    def has_updates(self, durations: list[float], now: float, least: int = LEAST_UPDATES) -> bool:
+    def has_updates(self, durations: list[float], time: float, least: int = LEAST_UPDATES) -> bool:
         """Return whether updates of these `durations` are enough, or another one would not end in time.
 
         At least `least` updates are made if they do.
@@ -32,15 +32,15 @@ class Budget:
         if len(durations) >= least and sum(durations) > _UPDATES_SHARE * self.seconds:
             return True
         # Nobody knows from the first update, which includes one-time work, how long the second one takes.
-        return not self.has_time_for(durations[-1] if len(durations) > 1 else 0.0, now)
+        return not self.has_time_for(durations[-1] if len(durations) > 1 else 0.0, time)
 
-    def has_time_for(self, seconds: float, now: float) -> bool:
+    def has_time_for(self, seconds: float, time: float) -> bool:
         """Return whether work of so many seconds would end in time."""
-        return now - self.started + seconds <= _MOST_SHARE * self.seconds
+        return time - self.started + seconds <= _MOST_SHARE * self.seconds
 
-    def has_evaluation(self, durations: list[float], now: float) -> bool:
+    def has_evaluation(self, durations: list[float], time: float) -> bool:
         """Return whether pieces of an evaluation of these `durations` are enough: cheap ones are all made."""
         if len(durations) >= _LEAST_PIECES:
             limit = min(_EVALUATION_SECONDS, _EVALUATION_SHARE * self.seconds)
-            return sum(durations) > limit or not self.has_time_for(durations[-1], now)
-        return not self.has_time_for(durations[-1], now)
+            return sum(durations) > limit or not self.has_time_for(durations[-1], time)
+        return not self.has_time_for(durations[-1], time)

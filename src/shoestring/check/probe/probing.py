@@ -65,7 +65,7 @@ class Probe:
     """The duration."""
 
 
-def is_wanted(requested: bool | None) -> bool:
+def is_enabled(requested: bool | None) -> bool:
     """Return whether plans are measured on this machine: as requested, else unless SHOESTRING_PROBE=0 is set."""
     return os.environ.get(VARIABLE) != "0" if requested is None else requested
 

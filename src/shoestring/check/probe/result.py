@@ -18,36 +18,36 @@ def measurement(stages: Sequence[Stage], *, exit_reason: str, device: str, scale
     `exit_reason` is how the process failed; empty if it did not. The updates had the `scale`th part of the samples of
     the run's updates.
     """
-    data, model, updates, evaluated, answered = (
+    data, model, total, evaluation, answer = (
         _last(stages, name) for name in ("data", "model", "updates", "evaluation", "answer")
     )
-    made = [stage for stage in stages if stage["stage"] == "update" and stage["purpose"] != "later"]
+    updates = [stage for stage in stages if stage["stage"] == "update" and stage["purpose"] != "later"]
     low, middle, high = (None, None, None)
-    measured = [stage for stage in made[1:] if not stage["purpose"]]
+    measured = [stage for stage in updates[1:] if not stage["purpose"]]
     if measured:
         low, middle, high = _range(measured, (model or {}).get("mean_length"), scale)
     waiting = [stage["waiting_seconds"] for stage in measured if stage["waiting_seconds"] is not None]
     peaks = [stage for stage in stages if "host_bytes" in stage]
-    seconds_per_sample, samples = _evaluation(evaluated)
+    seconds_per_sample, samples = _evaluation(evaluation)
     return Measurement(
-        device=updates["device"] if updates else device,
-        micro_batch=updates["micro_batch"] if updates else None,
+        device=total["device"] if total else device,
+        micro_batch=total["micro_batch"] if total else None,
         updates=len(measured),
         update_seconds=middle,
         low_update_seconds=low,
         high_update_seconds=high,
-        first_update_seconds=scale * made[0]["seconds"] if made else None,
+        first_update_seconds=scale * updates[0]["seconds"] if updates else None,
         waiting_seconds=scale * fmean(waiting) if waiting else None,
         start_seconds=model["seconds"] if model else None,
         data_seconds=data["seconds"] if data else None,
         peak_bytes=max((stage["bytes"] for stage in peaks), default=None),
         host_peak_bytes=max((stage["host_bytes"] for stage in peaks), default=None),
-        growing_bytes=_growing_bytes(stages, made),
-        state_bytes=updates["state_bytes"] if updates else None,
+        growing_bytes=_growing_bytes(stages, updates),
+        state_bytes=total["state_bytes"] if total else None,
         evaluation_seconds_per_sample=seconds_per_sample,
         evaluated_samples=samples,
-        answer_seconds=answered["seconds"] if answered else None,
-        answers=answered["count"] if answered and answered["is_complete"] else None,
+        answer_seconds=answer["seconds"] if answer else None,
+        answers=answer["count"] if answer and answer["is_complete"] else None,
         problem=_problem(stages, exit_reason),
     )
 
@@ -68,19 +68,19 @@ def _range(updates: Sequence[Stage], mean_length: float | None, scale: float) ->
     )
 
 
-def _growing_bytes(stages: Sequence[Stage], made: Sequence[Stage]) -> int:
+def _growing_bytes(stages: Sequence[Stage], updates: Sequence[Stage]) -> int:
     """Return by how much the peak of the process still grew when the probe ended.
 
     That is the growth in the second half of the updates, and in those after an evaluation. If there are none, the
     memory that the evaluation has left is beside what the later updates of the run need.
     """
-    grown = made[-1]["host_bytes"] - made[len(made) // 2]["host_bytes"] if made else 0
+    grown = updates[-1]["host_bytes"] - updates[len(updates) // 2]["host_bytes"] if updates else 0
     later = [stage["host_bytes"] for stage in stages if stage["stage"] == "update" and stage["purpose"] == "later"]
     evaluated = _last(stages, "evaluation")
     if later:
         grown = max(grown, later[-1] - later[0])
     elif evaluated:
-        before = made[-1]["host_bytes"] if made else 0
+        before = updates[-1]["host_bytes"] if updates else 0
         grown += max(0, before + evaluated["left_bytes"] - evaluated["host_bytes"])
     return grown
 

@@ -105,13 +105,13 @@ def make_library_updates(context: Context, session: TrainingSession, library: "L
 def report_updates(context: Context, session: TrainingSession) -> None:
     """Report what the updates needed, and the loss of a library's first updates, which its trainer has logged."""
     sizes = persistent_bytes(session.state)
-    kept = ("gradients", "optimizer states", "averaged weights", "buffers")  # each trained weight has a gradient
+    saved = ("gradients", "optimizer states", "averaged weights", "buffers")  # each trained weight has a gradient
     losses = [event.get("loss") for event in read(session.request.run.events_file) if event["event"] == "progress"]
     context.report(
         {
             "stage": "updates",
             "growth_bytes": context.growth_bytes(),
-            "state_bytes": sum(sizes[name] for name in kept) + SMALL_FILES,
+            "state_bytes": sum(sizes[name] for name in saved) + SMALL_FILES,
             "device": device_name(context.device),
             "micro_batch": session.state.sizes.micro_batch,
             "loss": losses[0] if losses else None,

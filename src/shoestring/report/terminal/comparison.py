@@ -52,8 +52,8 @@ def _cheapest(comparison: Comparison) -> Iterator[RenderableType]:
         return
     assert plan.cost_usd is not None and plan.calendar_hours is not None
     cost = f"{plan.cost_usd:.2f} US$" if plan.cost_usd else "free of charge"
-    done = seconds_text(plan.calendar_hours * 3600)
-    sentence = f"The cheapest that is done within {limit} is {plan.target.name}: {cost}, after {done}. Type"
+    duration = seconds_text(plan.calendar_hours * 3600)
+    sentence = f"The cheapest that is done within {limit} is {plan.target.name}: {cost}, after {duration}. Type"
     yield Text(sentence, style="bold")
     for answer in plan.answers[-1:]:
         yield Text(f"  {one_line(answer.command)}", style="bold", no_wrap=True, overflow="ignore")
