@@ -23,14 +23,14 @@ def make_work(update_seconds, **parts):
     return Work(update=exactly(forward=update_seconds), start=exactly(starting=60), **parts)
 
 
-def plan_sessions(total_updates, update_seconds, session_hours, weekly_hours=None, most=math.inf, **parts):
+def plan_sessions(total_updates, update_seconds, session_hours, weekly_hours=None, max_sessions=math.inf, **parts):
     return sessions(
         make_work(update_seconds, **parts),
         total_updates=total_updates,
         updates_per_epoch=10,
         session_hours=session_hours,
         weekly_hours=weekly_hours,
-        most=most,
+        max_sessions=max_sessions,
     )
 
 
@@ -44,8 +44,8 @@ def test_durations_are_read_from_what_was_written():
 
 def test_more_sessions_than_wanted_are_not_computed():
     count = len(plan_sessions(10**5, 3.6, 5.0))
-    assert count > 5 and plan_sessions(10**5, 3.6, 5.0, most=count - 1) is None
-    assert len(plan_sessions(10**5, 3.6, 5.0, most=count)) == count
+    assert count > 5 and plan_sessions(10**5, 3.6, 5.0, max_sessions=count - 1) is None
+    assert len(plan_sessions(10**5, 3.6, 5.0, max_sessions=count)) == count
 
 
 def test_machine_without_a_limit_needs_one_session():

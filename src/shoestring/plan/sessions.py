@@ -181,10 +181,10 @@ def sessions(
     updates_per_epoch: int,
     session_hours: float | None,
     weekly_hours: float | None = None,
-    most: float = math.inf,
+    max_sessions: float = math.inf,
 ) -> list[PlannedSession] | None:
     """Return the sessions for `total_updates`; None if a session is too short for a single update and its save, or if
-    there are more than `most`.
+    there are more than `max_sessions`.
 
     `session_hours` of None means no limit: one session. A session that does not finish the run ends before its limit
     (`stop_seconds`). A session ends at the end of the week's quota; a remainder of the quota that is too short for a
@@ -208,7 +208,7 @@ def sessions(
     planned: list[PlannedSession] = []
     remaining_updates, remaining_quota, is_finished = total_updates, week, False
     while not is_finished:
-        if len(planned) >= most:
+        if len(planned) >= max_sessions:
             return None
         is_first = not planned
         if remaining_quota < min(limit, week, _SHORTEST) or (

@@ -41,9 +41,9 @@ def test_what_is_not_there_is_a_problem():
 
 def test_lists_are_not_longer_than_needed():
     for text, for_rows, limits in (
-        ("me/one", False, {"most": 0, "path": None}),
-        ("me/one:a.csv", False, {"most": attached.MOST_FILES, "path": "a.csv"}),
-        ("me/one:a.csv", True, {"most": attached.MOST_FILES, "path": None}),
+        ("me/one", False, {"max_files": 0, "path": None}),
+        ("me/one:a.csv", False, {"max_files": attached.MAX_FILES, "path": "a.csv"}),
+        ("me/one:a.csv", True, {"max_files": attached.MAX_FILES, "path": None}),
     ):
         client = Lists({"a.csv": 1})
         list_files(client, parse_data([text])[0], for_rows=for_rows)
@@ -68,7 +68,7 @@ def test_rows_are_those_of_the_files_at_the_path():
     ],
 )
 def test_rows_that_are_not_known_are_an_error_with_two_ways_on(recipe, files, reason, monkeypatch):
-    monkeypatch.setattr(attached, "MOST_FILES", 20 if "20 files" in reason else 20_000)
+    monkeypatch.setattr(attached, "MAX_FILES", 20 if "20 files" in reason else 20_000)
     loaded = choose(recipe, {})[0]
     with pytest.raises(UsageError) as error:
         count_rows(loaded, listed("me/law:cases", files, for_rows=True))

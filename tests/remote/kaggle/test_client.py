@@ -107,10 +107,10 @@ def test_files_of_a_dataset_are_listed_page_by_page_as_far_as_needed(client, ser
     server.answers["ListDatasetFiles"] = page
     for limits, count, requests in (
         ({}, 500, 3),
-        ({"most": 0}, 200, 1),
-        ({"most": 300}, 400, 2),
+        ({"max_files": 0}, 200, 1),
+        ({"max_files": 300}, 400, 2),
         ({"path": "a/7.txt"}, 200, 1),
-        ({"path": "b", "most": 1000}, 500, 3),
+        ({"path": "b", "max_files": 1000}, 500, 3),
     ):
         del server.requests[:]
         files = client.dataset_files("me/law", **limits)

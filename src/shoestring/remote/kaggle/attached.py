@@ -12,7 +12,7 @@ from shoestring.remote.kaggle.client import Client, KaggleError
 from shoestring.remote.kaggle.client_process import is_at_or_below
 from shoestring.remote.kaggle.package import DataSource
 
-MOST_FILES = 20_000
+MAX_FILES = 20_000
 """The longest list of files that is read: a hundred requests."""
 
 
@@ -31,7 +31,7 @@ class Attached:
     @property
     def is_complete(self) -> bool:
         """Whether the list may be complete: it did not end because it was too long."""
-        return not self.error and len(self.files) <= MOST_FILES
+        return not self.error and len(self.files) <= MAX_FILES
 
     @property
     def data_files(self) -> dict[str, int]:
@@ -64,7 +64,7 @@ def list_files(client: Client, source: DataSource, *, for_rows: bool) -> Attache
     try:
         files = client.dataset_files(
             source.dataset,
-            most=0 if is_existence_enough else MOST_FILES,
+            max_files=0 if is_existence_enough else MAX_FILES,
             path=None if for_rows else source.path,
         )
     except KaggleError as error:
@@ -89,7 +89,7 @@ def count_rows(loaded: LoadedRecipe, attached: Attached) -> int:
     elif parts.count_rows is None:
         reason = f"{loaded.name} cannot tell it from the names and sizes of files"
     elif not attached.is_complete:
-        reason = f"{dataset} has more than {MOST_FILES:,} files, of which no complete list is read"
+        reason = f"{dataset} has more than {MAX_FILES:,} files, of which no complete list is read"
     else:
         with recipe_errors(f"count_rows() of {loaded.name} failed"):
             rows = parts.count_rows(attached.data_files)

@@ -374,9 +374,9 @@ class _Chain:
         position = f"update {result.update}" + (f" of {result.total_updates}" if result.total_updates else "")
         explanation = f": {result.reason}" if result.reason else ""
         self._event(f"session {session.number} is {result.status} at {position}{explanation}")
-        rest = forecast(self._state, self._folder)
-        if rest and session.has_progress and result.status != "finished":
-            for line in rest.text.splitlines():
+        remaining = forecast(self._state, self._folder)
+        if remaining and session.has_progress and result.status != "finished":
+            for line in remaining.text.splitlines():
                 self._event(line)
 
     def _lost(self, session: SessionRecord, reason: str, status: str) -> None:

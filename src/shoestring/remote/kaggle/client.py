@@ -185,14 +185,14 @@ class Client:
         return None if value is None else str(value)
 
     def dataset_files(
-        self, dataset: str, *, most: int | None = None, path: str | None = None
+        self, dataset: str, *, max_files: int | None = None, path: str | None = None
     ) -> list[dict[str, Any]] | None:
         """Return `name` and `bytes` of each file of a dataset, and None if it does not exist or may not be read.
 
-        The list ends with the page on which it has more than `most` files, or on which `path` or a file below it is:
-        Kaggle lists 200 files on a page.
+        The list ends with the page on which it has more than `max_files` files, or on which `path` or a file below it
+        is. Kaggle lists 200 files on a page.
         """
-        value = self._unless_missing("dataset_files", {"dataset": dataset, "most": most, "path": path})
+        value = self._unless_missing("dataset_files", {"dataset": dataset, "max_files": max_files, "path": path})
         return None if value is None else list(value)
 
     def download_dataset_file(self, dataset: str, name: str, path: Path, *, max_bytes: int) -> None:

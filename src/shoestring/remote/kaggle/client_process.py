@@ -145,10 +145,11 @@ class Calls:
         return str(self._api.dataset_status(dataset))
 
     def dataset_files(
-        self, dataset: str, most: int | None, path: str | None
+        self, dataset: str, max_files: int | None, path: str | None
     ) -> Generator[dict[str, Any], None, list[dict[str, Any]]]:
-        """List files, up to the page that exceeds `most`, or that has `path` or a file below it. Yields the progress,
-        so that a long list is no hang.
+        """List files, up to the page that exceeds `max_files`, or that has `path` or a file below it.
+
+        Yields the progress, so that a long list is no hang.
         """
         files: list[dict[str, Any]] = []
         token = None
@@ -158,7 +159,7 @@ class Calls:
             files += new
             token = page.next_page_token
             has_path = path is not None and any(is_at_or_below(path, file["name"]) for file in new)
-            if not token or has_path or (most is not None and len(files) > most):
+            if not token or has_path or (max_files is not None and len(files) > max_files):
                 return files
             yield {"files": len(files)}
 

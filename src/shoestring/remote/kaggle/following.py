@@ -41,7 +41,7 @@ def describe(
         kaggle (object or null): what Kaggle says about a session that runs
         note (text): why Kaggle could not be asked, if it could not
     """
-    output, rest = state.newest_output, forecast(state, run / FOLDER)
+    output, remaining = state.newest_output, forecast(state, run / FOLDER)
     updates = [session for session in state.sessions if session.update is not None]
     return {
         **dataclasses.asdict(state),
@@ -49,7 +49,7 @@ def describe(
         "kernels": sorted({state.kernel(session) for session in state.sessions}),
         "update": output.update if output else 0,
         "total_updates": updates[-1].total_updates if updates else None,
-        "forecast": rest.json() if rest else None,
+        "forecast": remaining.json() if remaining else None,
         "kaggle": dict(answer) if answer else None,
         "note": note,
     }
@@ -73,7 +73,7 @@ def watch(run: Path, every_seconds: float, environment: Mapping[str, str] | None
 
     Nothing is written.
     """
-    state, printed, printed_rest, lines = require_chain(run), "", "", 0
+    state, printed, printed_forecast, lines = require_chain(run), "", "", 0
     number = 0
     with Client(environment=environment, patience_seconds=5 * every_seconds) as client:
         while True:
@@ -81,10 +81,10 @@ def watch(run: Path, every_seconds: float, environment: Mapping[str, str] | None
             if text != printed:
                 printed = text
                 yield text
-                rest = forecast(state, run / FOLDER)
-                if rest and rest.text != printed_rest:
-                    printed_rest = rest.text
-                    yield from rest.text.splitlines()
+                remaining = forecast(state, run / FOLDER)
+                if remaining and remaining.text != printed_forecast:
+                    printed_forecast = remaining.text
+                    yield from remaining.text.splitlines()
             if state.status in FINAL:
                 return
             session = state.newest

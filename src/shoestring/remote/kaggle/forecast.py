@@ -32,9 +32,9 @@ PLAN = "plan.json"
 
 _SAME_DATA = 0.02
 """The largest share by which the updates of the run and those of the plan differ, if they are of the same data."""
-_MOST_SESSIONS = 1000
+_MAX_SESSIONS = 1000
 """Of a chain; only damaged files have more."""
-_MOST_SECONDS = 1e6
+_MAX_SECONDS = 1e6
 """Of an update: likewise."""
 
 
@@ -84,8 +84,8 @@ class Forecast:
         else:
             seconds = self.update_seconds
             measured = "nothing is measured yet" if seconds is None else f"measured {seconds_text(seconds)}"
-            rest = f": {plural(self.sessions_left or 0, 'more session')}, {duration}" if is_known else ""
-            lines = ["; ".join(filter(None, (self._planned_text, measured))) + rest]
+            remaining = f": {plural(self.sessions_left or 0, 'more session')}, {duration}" if is_known else ""
+            lines = ["; ".join(filter(None, (self._planned_text, measured))) + remaining]
         if self.has_other_data:
             assert self.planned_total_updates and self.total_updates
             lines.append(
@@ -153,7 +153,7 @@ def _sessions_left(
         updates_per_epoch=updates_per_epoch or total,
         session_hours=limit / 3600,
         weekly_hours=platform.weekly_gpu_hours if platform else None,
-        most=_MOST_SESSIONS,
+        max_sessions=_MAX_SESSIONS,
     )
 
 
@@ -222,7 +222,7 @@ def _measure(run: RunDirectory) -> _Measured | None:
 def _update_seconds(events: Iterable[Event]) -> float | None:
     """Return the mean seconds of an update, without the first measurement of each session, which has one-time work."""
     first: list[tuple[float, float]] = []
-    others: list[tuple[float, float]] = []
+    later: list[tuple[float, float]] = []
     is_first = True
     for event in events:
         if event["event"] == "session":
@@ -230,10 +230,10 @@ def _update_seconds(events: Iterable[Event]) -> float | None:
         elif event["event"] == "progress":
             updates, seconds = number(event.get("updates")), number(event.get("seconds"))
             if updates and seconds and min(updates, seconds) > 0:
-                (first if is_first else others).append((updates, seconds))
+                (first if is_first else later).append((updates, seconds))
             is_first = False
-    updates, seconds = (sum(column) for column in zip(*(others or first or [(0.0, 0.0)]), strict=True))
-    return seconds / updates if updates and seconds < _MOST_SECONDS * updates else None
+    updates, seconds = (sum(column) for column in zip(*(later or first or [(0.0, 0.0)]), strict=True))
+    return seconds / updates if updates and seconds < _MAX_SECONDS * updates else None
 
 
 def _mean(events: Iterable[Event], kind: str, name: str, **fields: str) -> float | None:

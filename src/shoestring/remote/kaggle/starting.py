@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -18,7 +18,7 @@ from shoestring.plan.plan import Plan, make_plan
 from shoestring.recipe.absent_data import split_values
 from shoestring.recipe.finding import VerifiedReference, as_finetune, choose, file_of, is_hugging_face
 from shoestring.recipe.options import LoadedRecipe, own_fields
-from shoestring.remote.kaggle.attached import count_rows, list_files
+from shoestring.remote.kaggle.attached import Attached, count_rows, list_files
 from shoestring.remote.kaggle.chain import locked_chain, run_chain
 from shoestring.remote.kaggle.chain_file import FOLDER, ChainState, read_chain
 from shoestring.remote.kaggle.client import Client
@@ -156,23 +156,17 @@ def _begin(
     require_no_problems([problem for problem in problems if problem.startswith("--on ")])
     user = client.account()
     quota = client.quota()  # a key that was revoked is noticed by a call that needs it
-    counted = None if _tells_rows(request) else training_data(data)
+    without_rows = None if _tells_rows(request) else training_data(data)
     attached = [
-        list_files(client, source, for_rows=source == counted and loaded.parts.count_rows is not None)
+        list_files(client, source, for_rows=source == without_rows and loaded.parts.count_rows is not None)
         for source in data
     ]
     require_no_problems(problems + [problem for dataset in attached for problem in dataset.problems()])
     limit = request.limit_seconds or longest_session_seconds(request.on)
     if not request.wait and session_seconds(quota, limit) is None:
         raise quota_error(left_text(quota), quota["refresh"])
-    absent = dict(request.absent)
-    for dataset in attached:
-        if dataset.source == counted:
-            absent["rows"] = count_rows(loaded, dataset)
-            on_event(f"{dataset.source.dataset} has {absent['rows']:,} rows by its files ({loaded.parts.row} each)")
-        elif dataset.error:
-            on_event(f"{dataset.source.dataset} is not looked at, because its files are not listed: {dataset.error}")
-    plan = _fitting_plan(request, absent, on_event)
+    rows = _count_rows(loaded, attached, without_rows, on_event)
+    plan = _fitting_plan(request, {**request.absent, **rows}, on_event)
     on_plan(plan)
     _download_wheels(request, loaded, on_event)
     state = _new_state(request, request.user or user)
@@ -182,6 +176,24 @@ def _begin(
     with locked_chain(request.run) as folder:
         write_first_plan(folder, plan.json())
     return state, job
+
+
+def _count_rows(
+    loaded: LoadedRecipe,
+    attached: Iterable[Attached],
+    without_rows: DataSource | None,
+    on_event: Callable[[str], object],
+) -> dict[str, int]:
+    """Return the option `rows` of the data whose rows the command does not tell; none if there are no such data."""
+    rows: dict[str, int] = {}
+    for dataset in attached:
+        name = dataset.source.dataset
+        if dataset.source == without_rows:
+            rows["rows"] = count_rows(loaded, dataset)
+            on_event(f"{name} has {rows['rows']:,} rows by its files ({loaded.parts.row} each)")
+        elif dataset.error:
+            on_event(f"nobody has checked that the data are in {name}: its files are not listed ({dataset.error})")
+    return rows
 
 
 def _tells_rows(request: StartRequest) -> bool:
