@@ -100,6 +100,7 @@ def _run(request: Mapping[str, Any], context: "Context") -> None:
 def _build(request: Mapping[str, Any], context: "Context") -> tuple["TrainingSession", "LibraryLoop | None"]:
     """Return the session of a new run, without the parts to evaluate on, and the loop of a library's trainer."""
     from shoestring.engine.determinism import deterministic_shards
+    from shoestring.engine.malloc import keeping_freed_memory
     from shoestring.engine.memory import explaining_out_of_memory
     from shoestring.recipe.finding import load
     from shoestring.session.directory import RunDirectory
@@ -130,6 +131,7 @@ def _build(request: Mapping[str, Any], context: "Context") -> tuple["TrainingSes
         stop=Stop(deadline=context.deadline, signals=StopSignals()),
         allow_inexact=True,
     )
+    context.stack.enter_context(keeping_freed_memory(context.device))
     context.stack.enter_context(deterministic_shards(session_request.shards.count, context.device))
     record = context.stack.enter_context(
         Record(session_request.run, loaded, context.deadline, target=session_request.target)
