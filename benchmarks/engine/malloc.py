@@ -57,7 +57,7 @@ def contend(question: dict[str, Any]) -> None:
     """Make updates as the lines of standard input ask; answer with their seconds, faults, memory and bits."""
     import torch
 
-    from shoestring.check.trial import make_update, read_status, warm_up
+    from shoestring.check.memory import read_status
     from shoestring.data.loading import Loader
     from shoestring.data.order import DataOrder
     from shoestring.engine.determinism import deterministic
@@ -79,7 +79,9 @@ def contend(question: dict[str, Any]) -> None:
             reference = f"hf:{file}"
         loaded = load(reference, question["options"])
         size = question["micro_batch"]
-        warm_up(device)
+        layer = torch.nn.Linear(64, 64)  # the libraries allocate what they need once
+        layer(torch.ones(8, 64)).sum().backward()
+        torch.optim.AdamW(layer.parameters()).step()
         before = read_status("VmRSS")
         state = build(loaded, Settings(micro_batch=size, precision="fp32"), device)
         losses = losses_by_stage(loaded.recipe)
@@ -116,6 +118,25 @@ def contend(question: dict[str, Any]) -> None:
                 "bits": digest.hexdigest(),
             }
             print(json.dumps(answer), flush=True)
+
+
+def make_update(loaded: Any, state: Any, loss: Any, batches: Any, samples: int, number: int) -> None:
+    """Make update number `number`, as training does."""
+    from shoestring.data.seeding import derive, seed_all
+    from shoestring.engine.update import update
+    from shoestring.recipe.losses import clip_norm
+
+    seed_all(derive(loaded.seed, "update", number))
+    update(
+        state.model,
+        state.optimizer,
+        loss,
+        batches,
+        samples=samples,
+        mixed_precision=state.mixed_precision,
+        clip_norm=clip_norm(loaded.parts, loss),
+    )
+    state.reset_trained()
 
 
 class Contender:

@@ -179,6 +179,7 @@ def test_evaluation_is_tried_as_well(load_recipe, here):
 
 def make_trial(plan, *, peak_bytes=20 * MIB, seconds=(9.0, 0.1, 0.1, 0.1), loss=1.5, stages=(), trainer=None):
     facts = {"loss_stage": 0, "purpose": "", "samples": 8, "waiting_seconds": 0.0, "length": None}
+    facts["disturbed_share"] = 0.0
     made = [
         {"stage": "update", "number": number, "seconds": duration, "loss": loss, "bytes": 1, "host_bytes": 1, **facts}
         for number, duration in enumerate(seconds)

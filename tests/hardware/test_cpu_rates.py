@@ -135,14 +135,14 @@ def test_waiting_for_a_processor_is_a_disturbance(monkeypatch):
     monkeypatch.setattr(module, "_SIDE", 64)
     monkeypatch.setattr(module, "_COPY_BYTES", 1000)
     monkeypatch.setattr(module, "_MAX_SPREAD", 1e6)
-    monkeypatch.setattr(module, "_waited_seconds", lambda: 5.0)
+    monkeypatch.setattr(module, "waited_seconds", lambda: 5.0)
     rates = module._attempt()
     assert rates.fp32_flops > 0 and rates.bandwidth > 0 and not rates.is_disturbed
     monkeypatch.setattr(module, "_MAX_SPREAD", -1.0)
     assert module._attempt().is_disturbed
     monkeypatch.setattr(module, "_MAX_SPREAD", 1e6)
     waited = iter([5.0, 50.0])
-    monkeypatch.setattr(module, "_waited_seconds", lambda: next(waited))
+    monkeypatch.setattr(module, "waited_seconds", lambda: next(waited))
     assert module._attempt().is_disturbed
 
 
@@ -151,8 +151,8 @@ def test_kernel_tells_how_long_threads_waited(tmp_path):
         folder = tmp_path / "proc/self/task" / thread
         folder.mkdir(parents=True)
         (folder / "schedstat").write_text(text)
-    assert module._waited_seconds(tmp_path) == 2.5
+    assert module.waited_seconds(tmp_path) == 2.5
     # Without the statistics it is the time in which this thread does not compute.
-    before = module._waited_seconds(tmp_path / "none")
+    before = module.waited_seconds(tmp_path / "none")
     time.sleep(0.05)
-    assert module._waited_seconds(tmp_path / "none") - before > 0.04
+    assert module.waited_seconds(tmp_path / "none") - before > 0.04

@@ -116,7 +116,7 @@ def _attempt() -> CpuRates:
     product = np.matmul(matrix, matrix)  # the first product starts the threads
     source_bytes, target_bytes = np.ones(_COPY_BYTES, np.uint8), np.ones(_COPY_BYTES, np.uint8)
     multiply_seconds, copy_seconds = [], []
-    waited, start = _waited_seconds(), perf_counter()
+    waited, start = waited_seconds(), perf_counter()
     for _ in range(_REPETITIONS):
         before = perf_counter()
         np.matmul(matrix, matrix, out=product)
@@ -124,7 +124,7 @@ def _attempt() -> CpuRates:
         np.copyto(target_bytes, source_bytes)
         multiply_seconds.append(between - before)
         copy_seconds.append(perf_counter() - between)
-    waiting = (_waited_seconds() - waited) / (perf_counter() - start)
+    waiting = (waited_seconds() - waited) / (perf_counter() - start)
     spread = max(median(times) / min(times) - 1 for times in (multiply_seconds, copy_seconds))
     return CpuRates(
         fp32_flops=2 * _SIDE**3 / min(multiply_seconds),
@@ -134,7 +134,7 @@ def _attempt() -> CpuRates:
     )
 
 
-def _waited_seconds(root: Path = _ROOT) -> float:
+def waited_seconds(root: Path = _ROOT) -> float:
     """Return how long the threads of this process were ready to run and had no processor; only differences count.
 
     A kernel without these statistics does not tell: then it is how long this thread did not compute, for any reason.

@@ -218,8 +218,9 @@ def _memory(plan: Plan, measured: Measurement, loaded: LoadedRecipe) -> Breakdow
 def _process_memory(memory: Breakdown, measured_bytes: int, measured: Measurement) -> Breakdown:
     """Return the memory of a process on a CPU, which was measured without planning and saving.
 
-    The low end is what was measured, and the peak has these two as well. The high end adds by how much the peak still
-    grew when the probe ended. That of a probe that was not complete is not less than the predicted one.
+    The peak has these two as well. The low end is not above the predicted one, since a system that lacks memory takes
+    pages of files from a process. The high end adds by how much the peak still grew when the probe ended; that of a
+    probe that was not complete is not less than the predicted one.
     """
     copy = round(COPY_SHARE * (measured.state_bytes or 0))
     peak_bytes = measured_bytes + measured.planning_bytes + copy
@@ -231,7 +232,7 @@ def _process_memory(memory: Breakdown, measured_bytes: int, measured: Measuremen
             *_part(PLANNING, measured.planning_bytes),
             *_part(COPY, copy),
         ),
-        low_bytes=measured_bytes,
+        low_bytes=min(memory.low_bytes, measured_bytes),
         high_bytes=max(high_bytes, memory.high_bytes) if measured.problem else high_bytes,
         loading_bytes=min(memory.loading_bytes, peak_bytes),
     )

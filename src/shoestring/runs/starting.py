@@ -28,7 +28,7 @@ from shoestring.techniques.trainable import require_trainable
 from shoestring.trace import StoredTraces
 from shoestring.units import bytes_text
 
-_PROBE_SHARE = 0.25
+_PROBE_SHARE = 1 / 3
 """The largest share of the remaining session that a probe takes."""
 
 

@@ -5,10 +5,11 @@ import pytest
 from shoestring.check.probe.result import measurement
 
 
-def update(seconds, *, number=0, loss_stage=0, purpose="", length=None, peak=100):
+def update(seconds, *, number=0, loss_stage=0, purpose="", length=None, peak=100, disturbed=0.0):
     return {
         "stage": "update", "number": number, "loss_stage": loss_stage, "purpose": purpose, "seconds": seconds,
         "samples": 8, "loss": 1.0, "waiting_seconds": 0.01, "length": length, "bytes": peak, "host_bytes": peak + 50,
+        "disturbed_share": disturbed,
     }  # fmt: skip
 
 
@@ -92,3 +93,8 @@ def test_growth_of_the_process_is_what_its_peak_still_grew_by_at_the_end():
     # Updates of a library's trainer are not made again: 350 bytes at the peak before, and 400 more than that.
     left = measurement((*made, make_evaluation([1.0], [4], left=400)), exit_reason="", device="cpu")
     assert left.growing_bytes == 350 + 400 - 600
+
+
+def test_updates_that_others_disturbed_have_a_wider_range():
+    made = measurement(stages(update(9.0), update(2.0, disturbed=0.5), update(3.0)), exit_reason="", device="a CPU")
+    assert (made.low_update_seconds, made.update_seconds, made.high_update_seconds) == (1.0, 2.5, 4.0)

@@ -9,8 +9,8 @@ The request is a JSON object on standard input. For each stage, a line of JSON i
 {"stage": "data", "samples": 733, "seconds": 0.4}    data() is loaded
 {"stage": "model", "seconds", "stages": 1, "total_updates", "mean_length"}             the session is built
 {"stage": "update", "number": 0, "loss_stage": 0, "purpose": "", "seconds", "samples", "loss", "waiting_seconds",
- "length", "bytes": 123, "host_bytes": 456}          one for each update, with the peaks of memory until then; for its
-                                                     memory alone if its purpose is "longest" (sample) or "later"
+ "disturbed_share", "length", "bytes": 123, "host_bytes"}  one for each update, with the peaks of memory until then; for
+                                                     its memory alone if its purpose is "longest" (sample) or "later"
 {"stage": "updates", "growth_bytes", "state_bytes", "device", "micro_batch", "loss"}  the first ones are made
 {"stage": "evaluation", "seconds": [0.1, 0.1], "samples": [8, 8], "left_bytes", "bytes", "host_bytes"}  of each piece
 {"stage": "answer", "seconds": 1.2, "count": 8, "is_complete": true, "bytes", "host_bytes"}  prompts are answered

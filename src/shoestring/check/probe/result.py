@@ -53,19 +53,27 @@ def measurement(stages: Sequence[Stage], *, exit_reason: str, device: str, scale
 
 
 def _range(updates: Sequence[Stage], mean_length: float | None, scale: float) -> tuple[float, float, float]:
-    """Return (low, typical, high) seconds of an update of the mean length."""
-    by_stage: dict[int, list[float]] = {}
+    """Return (low, typical, high) seconds of an update of the mean length.
+
+    If other processes had the processors for a part of the time, the run may have them alone, or as much less again.
+    """
+    by_stage: dict[int, list[tuple[float, float]]] = {}
     for update in updates:
         factor = mean_length / update["length"] if mean_length and update["length"] else 1.0
-        by_stage.setdefault(update["loss_stage"], []).append(scale * factor * update["seconds"])
-    durations = [sorted(values) for values in by_stage.values()]
-    outliers = [len(values) >= _OUTLIERS_FROM for values in durations]
+        duration = scale * factor * update["seconds"], 1 - update["disturbed_share"]
+        by_stage.setdefault(update["loss_stage"], []).append(duration)
     # Stages of a loss take turns, and a prediction is the mean over them.
     return (
-        fmean(values[skipped] for values, skipped in zip(durations, outliers, strict=True)),
-        fmean(map(median, durations)),
-        fmean(values[-1 - skipped] for values, skipped in zip(durations, outliers, strict=True)),
+        fmean(_quantile([seconds * alone for seconds, alone in values], low=True) for values in by_stage.values()),
+        fmean(median(seconds for seconds, _ in values) for values in by_stage.values()),
+        fmean(_quantile([seconds / alone for seconds, alone in values], low=False) for values in by_stage.values()),
     )
+
+
+def _quantile(values: Sequence[float], *, low: bool) -> float:
+    """Return the least or the greatest value, of many without the outermost one."""
+    ordered, skipped = sorted(values), len(values) >= _OUTLIERS_FROM
+    return ordered[skipped] if low else ordered[-1 - skipped]
 
 
 def _growing_bytes(stages: Sequence[Stage], updates: Sequence[Stage]) -> int:

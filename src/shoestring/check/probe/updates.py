@@ -14,6 +14,7 @@ from shoestring.check.probe.lengths import Lengths
 from shoestring.check.probe.meter import ProbeMeter
 from shoestring.engine.environment import device_name
 from shoestring.estimate.disk import SMALL_FILES
+from shoestring.hardware.cpu_rates import waited_seconds
 from shoestring.monitor.events import read
 from shoestring.session.stop import SessionOver
 from shoestring.train import steps
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 _MOST_STAGED_UPDATES = 100_000
 """Among which the stages of the loss are looked for."""
 _LATER_UPDATES = 2
+_MOST_DISTURBED = 0.9
+"""The largest share that is told apart: threads that wait for each other also wait for a processor."""
 
 
 @dataclass
@@ -33,6 +36,8 @@ class _Progress:
     """What is known of the updates so far."""
 
     since: float
+    waited: float = field(default_factory=waited_seconds)
+    """How long the threads of this process had waited for a processor before the update."""
     number: int = 0
     loss_stage: int = 0
     purpose: str = ""
@@ -131,11 +136,21 @@ def _report_model(context: Context, session: TrainingSession, stages: int, mean_
     )
 
 
+def _disturbed_share(context: Context, waited: float, seconds: float) -> float:
+    """Return the share of an update in which other processes had the processors of this one; 0 on a GPU."""
+    if context.device.type != "cpu" or not seconds:
+        return 0.0
+    import torch
+
+    return min(_MOST_DISTURBED, max(0.0, waited) / (seconds * torch.get_num_threads()))
+
+
 def _report_update(context: Context, progress: _Progress, **facts: Any) -> None:
     """Report an update that has just been made."""
     context.synchronize()
     seconds, progress.since = time.monotonic() - progress.since, time.monotonic()
     progress.durations.append(seconds)
+    before, progress.waited = progress.waited, waited_seconds()
     context.report(
         {
             "stage": "update",
@@ -143,6 +158,7 @@ def _report_update(context: Context, progress: _Progress, **facts: Any) -> None:
             "loss_stage": progress.loss_stage,
             "purpose": progress.purpose,
             "seconds": seconds,
+            "disturbed_share": _disturbed_share(context, progress.waited - before, seconds),
             **facts,
             **context.peaks(),
         }
