@@ -22,10 +22,12 @@ from shoestring.check.probe import probing
 from shoestring.hardware.catalog import DEVICES, Target
 from shoestring.monitor.event_kinds import EVENT_KINDS, EVERY
 from shoestring.packages.requirements import Package
+from shoestring.remote.kaggle.forecast import write_first_plan
 from shoestring.renamed import ATTRIBUTES
 from shoestring.session.directory import RunDirectory
 from tests.check.sample_facts import make_facts
 from tests.hardware.measured_files import GPU
+from tests.readers import WORK
 from tests.remote.kaggle.memory_kaggle import MemoryKaggle
 from tests.remote.kaggle.test_chain import finish
 
@@ -255,6 +257,7 @@ def test_keys_of_a_run(ask, finished, tmp_path):
 
 def test_keys_of_kaggle(ask, tmp_path):
     finish(tmp_path / "run", MemoryKaggle())
+    write_first_plan(tmp_path / "run" / "kaggle", {"work": WORK.json()})
     for verb in ("status", "stop"):
         compared = Comparison(f"kaggle {verb}")
         compared.add(ask("kaggle", verb, "--run", tmp_path / "run"))
