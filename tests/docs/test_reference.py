@@ -208,6 +208,7 @@ STAGES = (
             "samples": 2,
             "loss": 1.0,
             "waiting_seconds": 0.0,
+            "disturbed_share": 0.0,
             "length": None,
             **PEAKS,
         }

@@ -64,9 +64,9 @@ def _range(updates: Sequence[Stage], mean_length: float | None, scale: float) ->
         by_stage.setdefault(update["loss_stage"], []).append(duration)
     # Stages of a loss take turns, and a prediction is the mean over them.
     return (
-        fmean(_quantile([seconds * alone for seconds, alone in values], low=True) for values in by_stage.values()),
+        fmean(_quantile([seconds * share for seconds, share in values], low=True) for values in by_stage.values()),
         fmean(median(seconds for seconds, _ in values) for values in by_stage.values()),
-        fmean(_quantile([seconds / alone for seconds, alone in values], low=False) for values in by_stage.values()),
+        fmean(_quantile([seconds / share for seconds, share in values], low=False) for values in by_stage.values()),
     )
 
 
