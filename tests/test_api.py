@@ -15,8 +15,8 @@ from tests.mine import Mine
 ARGUMENTS = {"limit": "limit_seconds", "disk": "disk_bytes", "price": "usd_per_hour", "set_": "values"}
 """Options that a command parses, and the arguments of `api` that receive the result."""
 _OF_THE_COMMAND_ALONE = {"as_json", "full", "purpose", "config_file", "once", "measure", "lengths", "overwrite", "by"}
-"""Options of the command line. `check --measure` is `api.measure`, and `--lengths` is `api.write_lengths`; `plan --by` is
-`by_seconds` of `api.compare`."""
+"""Options of the command line. `check --measure` is `api.measure`, `check --lengths` is `api.write_lengths`, and
+`plan --by` is `by_seconds` of `api.compare`."""
 
 
 @pytest.mark.parametrize("command", cli.app.registered_commands, ids=lambda command: command.callback.__name__)
