@@ -92,6 +92,12 @@ def test_measured_time_replaces_the_predicted_one_which_is_kept(cpu_plan):
     assert cpu_plan.json()["measured"] is None
 
 
+def test_a_disturbed_probe_does_not_raise_the_low_end(cpu_plan):
+    for share, low in ((0.01, 1.5), (0.03, cpu_plan.time.low.update_seconds)):
+        plan = with_measurement(cpu_plan, replace(MEASURED, disturbed_share=share), RECIPE, SETTINGS)
+        assert plan.time.low.update_seconds == low and plan.time.predicted.update_seconds == 2.0
+
+
 def test_an_evaluation_that_was_not_measured_is_scaled_with_the_updates(cpu_plan):
     plan = with_measurement(cpu_plan, replace(MEASURED, evaluation_seconds_per_sample=None), RECIPE, SETTINGS)
     ratio = 2.0 / cpu_plan.time.predicted.update_seconds
@@ -117,7 +123,7 @@ def test_parts_of_measured_memory_sum_to_the_peak(cpu_plan):
     assert sum(parts.values()) == memory.peak_bytes == GIB + 5 * MIB + parts[COPY]
     assert parts["weights"] == {part.name: part.bytes for part in cpu_plan.memory.parts}["weights"]
     assert parts[UNEXPLAINED] > 0
-    assert (memory.low_bytes, memory.high_bytes) == (cpu_plan.memory.low_bytes, memory.peak_bytes + 3 * MIB)
+    assert (memory.low_bytes, memory.high_bytes) == (cpu_plan.memory.low_bytes, memory.peak_bytes + (3 + 64) * MIB)
 
 
 def test_parts_are_smaller_if_less_was_measured_than_predicted(cpu_plan):

@@ -17,7 +17,7 @@ from shoestring.plan.shares import gpus_of
 from shoestring.plan.times import PlannedTime
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
-from shoestring.units import bytes_text, plural, seconds_text
+from shoestring.units import MIB, bytes_text, plural, seconds_text
 
 UNEXPLAINED = "rest of the process"
 COPY = "copy of the state for saving"
@@ -31,6 +31,11 @@ _SOURCES = {
 }
 _ONCE_RANGE = (0.7, 1.5)
 """An assumption: factors between which what was measured once differs from what a run measures."""
+_LATER_BYTES = 64 * MIB
+"""An assumption: by how much a process grows that a few updates do not show, by libraries that are loaded late, threads
+that save, and fragments of the allocator. A check allows as much."""
+_DISTURBED = 0.02
+"""The share of the time that threads waited for a processor from which on other processes have disturbed a probe."""
 _LATER_SHARE = 0.02
 """Workspaces of unknown size, as a share of the reserved memory, which later updates may need on a GPU: an assumption,
 that of the prediction."""
@@ -113,6 +118,10 @@ def _time(plan: Plan, measured: Measurement) -> PlannedTime:
     seconds, low, high = measured.update_seconds, measured.low_update_seconds, measured.high_update_seconds
     if seconds is None or low is None or high is None:
         return plan.time
+    if measured.disturbed_share > _DISTURBED and plan.time.low.update_seconds:
+        # Threads that wait for each other take many times as long if one of them waits for a processor, so the time
+        # without the other processes cannot be computed from the time with them.
+        low = min(low, plan.time.low.update_seconds)
     update = Span(seconds, low, high)
     return PlannedTime.from_update(
         update,
@@ -219,12 +228,12 @@ def _process_memory(memory: Breakdown, measured_bytes: int, measured: Measuremen
     """Return the memory of a process on a CPU, which was measured without planning and saving.
 
     The peak has these two as well. The low end is not above the predicted one, since a system that lacks memory takes
-    pages of files from a process. The high end adds by how much the peak still grew when the probe ended; that of a
-    probe that was not complete is not less than the predicted one.
+    pages of files from a process. The high end adds by how much the peak still grew when the probe ended, and what a
+    process loads later; that of a probe that was not complete is not less than the predicted one.
     """
     copy = round(COPY_SHARE * (measured.state_bytes or 0))
     peak_bytes = measured_bytes + measured.planning_bytes + copy
-    high_bytes = peak_bytes + measured.growing_bytes
+    high_bytes = peak_bytes + measured.growing_bytes + _LATER_BYTES
     return replace(
         memory,
         parts=(

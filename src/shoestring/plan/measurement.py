@@ -45,6 +45,8 @@ class Measurement:
     """The seconds of the fastest update, scaled in the same way."""
     high_update_seconds: float | None = None
     """Those of the slowest one."""
+    disturbed_share: float = 0.0
+    """The share of the updates' time in which other processes had the processors; 0 on a GPU."""
     first_update_seconds: float | None = None
     """The seconds of the first update."""
     waiting_seconds: float | None = None

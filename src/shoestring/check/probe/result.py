@@ -36,6 +36,7 @@ def measurement(stages: Sequence[Stage], *, exit_reason: str, device: str, scale
         update_seconds=middle,
         low_update_seconds=low,
         high_update_seconds=high,
+        disturbed_share=fmean(stage["disturbed_share"] for stage in measured) if measured else 0.0,
         first_update_seconds=scale * updates[0]["seconds"] if updates else None,
         waiting_seconds=scale * fmean(waiting) if waiting else None,
         start_seconds=model["seconds"] if model else None,
