@@ -217,7 +217,7 @@ STAGES = (
     {"stage": "updates", "growth_bytes": 9, "state_bytes": 9, "device": "cpu", "micro_batch": 2, "loss": None},
     {"stage": "loading", "samples": 20, "seconds": 0.1},
     {"stage": "evaluation", "seconds": [0.1], "samples": [4], "left_bytes": 0, **PEAKS},
-    {"stage": "answer", "seconds": 0.1, **PEAKS},
+    {"stage": "answer", "seconds": 0.1, "count": 1, "is_complete": True, **PEAKS},
     {"stage": "done"},
 )
 """What a trial of a few updates reports. A real one starts two processes, which takes seconds."""

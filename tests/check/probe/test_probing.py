@@ -89,21 +89,21 @@ def here(monkeypatch):
     monkeypatch.setattr(probing, "run_child", in_process.run)
 
 
-def test_probe_makes_the_first_updates_of_the_run_and_evaluates(load_recipe):
+def test_probe_makes_the_first_updates_of_the_run_and_evaluates(load_recipe, tmp_path, monkeypatch):
     loaded, stages = load_recipe(), []
-    folders = set(Path(tempfile.gettempdir()).glob("shoestring-probe-*"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     measured = probe(loaded, make_fake_plan(loaded), on_stage=stages.append)
     names = [stage["stage"] for stage in stages]
     assert names == ["start", "data", "model", *["update"] * 11, "updates", "evaluation", "update", "update", "done"]
     assert [stage["number"] for stage in stages[3:14]] == [*range(10), 0]  # a run of 10 updates begins again
     assert measured.problem == "" and measured.notes == () and measured.updates == 10
-    assert 0 < measured.low_update_seconds <= measured.update_seconds <= measured.high_update_seconds < 1
+    assert 0 < measured.low_update_seconds <= measured.update_seconds <= measured.high_update_seconds
     assert measured.peak_bytes == measured.host_peak_bytes > 2**27
     # Weights, and two moments of Adam with their steps.
     assert 3 * 4 * 33_793 < measured.state_bytes < 3 * 4 * 33_793 + 2**18
     assert measured.evaluated_samples == 12 and measured.evaluation_seconds_per_sample > 0
     assert measured.start_seconds > 0 and measured.seconds < 60
-    assert set(Path(tempfile.gettempdir()).glob("shoestring-probe-*")) <= folders
+    assert not list(tmp_path.glob("shoestring-probe-*"))
 
 
 @pytest.mark.parametrize(
