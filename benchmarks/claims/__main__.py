@@ -21,11 +21,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--processes", type=int, default=2, help="recipes that are computed at the same time")
     options = parser.parse_args(arguments)
     if unknown := sorted(set(options.names) - CASES.keys()):
         parser.error(f"unknown: {', '.join(unknown)}; benchmarks/claims/cases.py has the names")
     cases = {name: CASES[name] for name in options.names} or CASES
-    values = compute(cases)
+    values = compute(cases, options.processes)
     if options.json:
         options.json.write_text(
             json.dumps(

@@ -1,14 +1,16 @@
-"""The values of the commands, computed in this process, in which commands share their traces."""
+"""The values of the commands, of which those of one recipe share their traces."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import json
+import multiprocessing
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ from shoestring.trace import Facts, StoredTraces, Trace, Tracer
 
 Values = dict[str, dict[str, Any]]
 """Of a command: by unit (`bytes`, `seconds`, `count`, `text`) and name."""
+_LARGE = ("vqa", "chart")
+"""The recipes whose commands take longest, which therefore begin first."""
 _MEASURED = ("rewards", "prompts", "starting")
 """Parts of the time that may be measured on the machine that plans; they are in the sums, of which they are a small
 part."""
@@ -45,18 +49,33 @@ def _without_rows(facts: Facts) -> Facts:
     return dataclasses.replace(facts, samples=None, notes=())
 
 
-def compute(cases: Mapping[str, Case]) -> dict[str, Values]:
-    """Return the values of the commands by their names, and print the progress."""
+def compute(cases: Mapping[str, Case], processes: int = 1) -> dict[str, Values]:
+    """Return the values of the commands by their names, computed in so many processes, and print the progress."""
+    by_recipe: dict[str, list[Case]] = {}
+    for case in cases.values():
+        by_recipe.setdefault(case.recipe, []).append(case)
+    groups = [by_recipe[recipe] for recipe in sorted(by_recipe, key=lambda recipe: recipe not in _LARGE)]
+    if processes == 1:
+        results = [_compute(group) for group in groups]
+    else:
+        with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+            results = list(pool.map(_compute, groups))
+    values = {case: value for result in results for case, value in result.items()}
+    return {name: values[case] for name, case in cases.items()}
+
+
+def _compute(cases: Sequence[Case]) -> dict[Case, Values]:
+    """Return the values of commands of one recipe."""
     values: dict[Case, Values] = {}
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(ROOT):
-        for case, plan in _plans([case for case in cases.values() if case.verb == "plan"], Path(folder)):
+        for case, plan in _plans([case for case in cases if case.verb == "plan"], Path(folder)):
             values[case] = _plan_values(plan)
-        for case in cases.values():
+        for case in cases:
             if case not in values:
                 loaded, settings = case.choose()
                 with _progress(case):
                     values[case] = _estimate_values(make_estimate(loaded, find(case.target), settings))
-    return {name: values[case] for name, case in cases.items()}
+    return values
 
 
 def _plans(cases: Iterable[Case], folder: Path) -> Iterator[tuple[Case, Plan]]:

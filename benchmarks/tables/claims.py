@@ -118,7 +118,7 @@ def questions() -> str:
 
 
 def claim_commands() -> str:
-    return _commands(case.command for case in CASES.values() if case.verb == "plan")
+    return _commands(CASES)
 
 
 def workloads() -> str:
@@ -130,7 +130,7 @@ def workloads() -> str:
 
 
 def workload_commands() -> str:
-    return _commands(CASES[f"memory.{name}"].command for *_, name in MEMORY)
+    return _commands(f"memory.{name}" for *_, name in MEMORY)
 
 
 def _plans(rows: tuple[tuple[str, str, str], ...]) -> str:
@@ -199,5 +199,10 @@ def _gigabytes(size: float) -> str:
     return f"{size / 1e9:.2f}"
 
 
-def _commands(commands: Iterable[str]) -> str:
-    return "".join([_NOT_EXECUTED, "```sh\n", *(f"{command}\n" for command in dict.fromkeys(commands)), "```\n"])
+def _commands(names: Iterable[str]) -> str:
+    """Return a block of commands, each with its names behind it."""
+    by_command: dict[str, list[str]] = {}
+    for name in names:
+        by_command.setdefault(CASES[name].command, []).append(name)
+    lines = [f"{command}  # {', '.join(same)}\n" for command, same in by_command.items()]
+    return "".join([_NOT_EXECUTED, "```sh\n", *lines, "```\n"])

@@ -84,7 +84,7 @@ def test_differences(computed, lines, monkeypatch):
 def test_check_lists_what_differs_and_fails(monkeypatch, capsys):
     name = "temporal.lstm"
     values = {unit: dict(COMMITTED["cases"][name][unit]) for unit in TOLERANCES}
-    monkeypatch.setattr(command, "compute", lambda cases: dict.fromkeys(cases, values))
+    monkeypatch.setattr(command, "compute", lambda cases, processes: dict.fromkeys(cases, values))
     assert command.main(["--check", name]) == 0
     values["bytes"]["memory"] *= 1.05
     assert command.main(["--check", name]) == 1
@@ -92,7 +92,7 @@ def test_check_lists_what_differs_and_fails(monkeypatch, capsys):
 
 
 def test_values_are_written_with_their_commands(monkeypatch, tmp_path):
-    monkeypatch.setattr(command, "compute", lambda cases: {name: case() for name in cases})
+    monkeypatch.setattr(command, "compute", lambda cases, processes: {name: case() for name in cases})
     assert command.main(["--json", str(tmp_path / "claims.json"), "temporal.lstm"]) == 0
     answer = json.loads((tmp_path / "claims.json").read_text())
     assert answer["cases"]["temporal.lstm"] == {"command": CASES["temporal.lstm"].command, **case()}
