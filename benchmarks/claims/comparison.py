@@ -6,9 +6,10 @@ from typing import Any
 from benchmarks.claims.compute import Values
 from benchmarks.tables.markdown import read_result
 
-TOLERANCES = {"bytes": 0.005, "seconds": 0.005, "count": 0.0, "text": 0.0}
+TOLERANCES = {"bytes": 0.005, "seconds": 0.01, "count": 0.0, "text": 0.0}
 """The largest share of the committed value, by unit, by which a computed value may differ. Predictions are the same
-each time with the same versions of the libraries; other versions may allocate and launch slightly otherwise."""
+each time with the same versions of the libraries, except for the seconds of encoding prompts and computing rewards, a
+small part of chart's updates, which are measured. Other versions may allocate and launch slightly otherwise."""
 
 
 def differences(computed: Mapping[str, Values]) -> list[str]:
