@@ -9,7 +9,8 @@ from benchmarks.tables.markdown import Result, read_result, table
 
 from shoestring.units import seconds_text
 
-_NOT_EXECUTED = "<!-- not executed: executed by benchmarks/claims/compute.py -->\n"
+_NOT_EXECUTED = "\n<!-- not executed: executed by benchmarks/claims/compute.py -->\n"
+"""Behind an empty line, since the comments above a block change its execution."""
 
 PLANS = (
     ("vqa", "the guide's", "vqa.guide"),
