@@ -15,7 +15,7 @@ QUICK := tests/hardware tests/recipe tests/packages tests/data tests/estimate te
 VERSIONS := tests/recipes tests/integrations tests/engine tests/techniques tests/packages tests/invariants/test_sharded.py \
   tests/invariants/test_resume.py tests/train tests/runs/test_export.py tests/test_examples.py tests/test_version_0_1_0.py
 
-.PHONY: demo demo-kaggle quick test lint types contract unit versions soak site docs-test benchmarks release-check clean
+.PHONY: demo demo-kaggle quick test lint types contract unit versions soak site docs-test benchmarks claims release-check clean
 
 $(STAMP): pyproject.toml constraints/$(STACK).txt constraints/environment.sh constraints/stub_cuda.py
 ifeq ($(STACK),current)
@@ -75,6 +75,16 @@ site: $(STAMP)
 benchmarks: $(STAMP)
 	$(BIN)/python -m benchmarks run $(ONLY) $(if $(DATA),--data $(DATA))
 	$(BIN)/python -m benchmarks tables
+
+# Rerun the plans and estimates that the documentation quotes, at most ten minutes, and write their numbers on its pages;
+# make claims CHECK=1 lists the values that differ from the committed ones instead.
+claims: $(STAMP)
+ifdef CHECK
+	$(BIN)/python -m benchmarks.claims --check
+else
+	$(BIN)/python -m benchmarks run claims
+	$(BIN)/python -m benchmarks tables
+endif
 
 # Every command and script of the documentation; `make test` executes the quick ones.
 docs-test: $(STAMP)

@@ -1,8 +1,8 @@
-"""Rerun benchmarks, and write the tables of the documentation from their results.
+"""Rerun benchmarks, and write the tables and numbers of the documentation from their results.
 
     python -m benchmarks list
     python -m benchmarks run [NAME ...] [--data FOLDER]     # by default all that need nothing else
-    python -m benchmarks tables [--check]                   # rewrite the tables in docs/, or name those that differ
+    python -m benchmarks tables [--check]                   # rewrite the tables and numbers in docs/, or name the pages
 
 `run` writes `benchmarks/results/NAME.json` and records the machine, the versions, the date and the time that it took in
 `benchmarks/results/record.json`. A benchmark that fails leaves the earlier result as it is.

@@ -231,6 +231,11 @@ BENCHMARKS = (
         _MEASUREMENTS,
     ),
     _benchmark(
+        "claims",
+        "What do the plans and estimates answer that the pages quote?",
+        "-m benchmarks.claims --json OUT",
+    ),
+    _benchmark(
         "plan_speed",
         "How long does plan take?",
         "benchmarks/speed/estimate.py --verb plan --json OUT",

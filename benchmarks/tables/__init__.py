@@ -1,13 +1,14 @@
-"""The tables of the documentation and the README that are written from the results of benchmarks.
+"""The tables and numbers of the documentation and the README that are written from the results of benchmarks.
 
-A page has a table between the comments `<!-- table: NAME -->` and `<!-- end of table -->`.
+A page has a table between the comments `<!-- table: NAME -->` and `<!-- end of table -->`, and a number of a plan or an
+estimate before a comment with its formula (`quoted.py`).
 """
 
 import re
 from collections.abc import Callable
 
 from benchmarks.catalogue import ROOT
-from benchmarks.tables import accuracy, benchmarks, engine, finetune, gpu, recipes, survival
+from benchmarks.tables import accuracy, benchmarks, claims, engine, finetune, gpu, quoted, recipes, survival
 
 _TABLE = re.compile(
     r"(?<=<!-- table: )(?P<name>[a-z_]+)(?P<open> -->\n)(?P<table>.*?)(?=<!-- end of table -->)", re.DOTALL
@@ -50,24 +51,31 @@ TABLES: dict[str, Callable[[], str]] = {
     "gpu_bits": gpu.bits,
     "gpu_finetune": gpu.finetune,
     "status": gpu.status,
+    "plans": claims.plans,
+    "complete": claims.complete,
+    "questions": claims.questions,
+    "claim_commands": claims.claim_commands,
+    "workloads": claims.workloads,
+    "workload_commands": claims.workload_commands,
 }
 
 
 def rewrite() -> list[str]:
-    """Write all tables anew, and return the names of the pages that have changed."""
+    """Write all tables and numbers anew, and return the names of the pages that have changed."""
     changed = differing_pages()
     for name in changed:
         page = ROOT / name
-        page.write_text(_with_tables(page.read_text(encoding="utf-8")), encoding="utf-8")
+        page.write_text(_rewritten(page.read_text(encoding="utf-8")), encoding="utf-8")
     return changed
 
 
 def differing_pages() -> list[str]:
-    """Return the names of the pages whose tables are not those of the results."""
+    """Return the names of the pages whose tables or numbers are not those of the results."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     texts = {page.relative_to(ROOT).as_posix(): page.read_text(encoding="utf-8") for page in pages}
-    return [name for name, text in texts.items() if _with_tables(text) != text]
+    return [name for name, text in texts.items() if _rewritten(text) != text]
 
 
-def _with_tables(text: str) -> str:
-    return _TABLE.sub(lambda match: f"{match['name']}{match['open']}{TABLES[match['name']]()}", text)
+def _rewritten(text: str) -> str:
+    with_tables = _TABLE.sub(lambda match: f"{match['name']}{match['open']}{TABLES[match['name']]()}", text)
+    return quoted.rewritten(with_tables, claims.values())

@@ -31,7 +31,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -152,8 +152,10 @@ def commands_of(code: str) -> Iterator[tuple[str, str]]:
         yield "\n".join(lines[:end]), "\n".join(lines[end:])
 
 
-def execute(page: str, folder: Path) -> int:
+def execute(page: str, folder: Path, check: Callable[[str, str], None] = compare) -> int:
     """Execute the blocks of a page in an empty folder; return their number, which is not 0.
+
+    `check` is called with what the page shows and what was printed, for each command of a console.
 
     Raises:
         SnippetError: A block fails, or prints something else than the page shows.
@@ -166,13 +168,13 @@ def execute(page: str, folder: Path) -> int:
         _run(f"python {PAGES / page / 'setup.py'}", folder)
     for index, block in enumerate(blocks):
         try:
-            _execute_block(block, folder, blocks[index + 1 :])
+            _execute_block(block, folder, blocks[index + 1 :], check)
         except SnippetError as error:
             raise SnippetError(f"{block}: {error}") from None
     return len(blocks)
 
 
-def _execute_block(block: Block, folder: Path, later: list[Block]) -> None:
+def _execute_block(block: Block, folder: Path, later: list[Block], check: Callable[[str, str], None]) -> None:
     code = _completed(block)
     status = int(block.comments.get("exit status", 0))
     if block.title:
@@ -186,7 +188,7 @@ def _execute_block(block: Block, folder: Path, later: list[Block]) -> None:
         _run(code, folder, status=status)
     else:
         for command, shown in commands_of(code):
-            compare(shown, _run(command, folder, shown=shown, status=status))
+            check(shown, _run(command, folder, shown=shown, status=status))
 
 
 def _completed(block: Block) -> str:
