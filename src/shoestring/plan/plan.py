@@ -158,6 +158,7 @@ class Plan(display.Displayed):
             job.low_seconds (number): their lower bound
             job.high_seconds (number): their upper bound
             job.parts (list of objects): what takes the time, as in `sessions`
+            job.parts.name (text): its name
             job.unknown (list of texts): what the run does besides, whose duration is not known
             cost (object): what the run costs on this target
         """

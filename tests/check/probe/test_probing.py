@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest

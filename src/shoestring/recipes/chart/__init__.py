@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoestring.packages.requirements import require
-from shoestring.recipes.chart.options import IMAGE_TOKENS, Options
+from shoestring.recipes.chart.options import EVALUATION_BATCH, IMAGE_TOKENS, Options
 from shoestring.recipes.chart.shares import PART_SHARES
 
 if TYPE_CHECKING:
@@ -262,7 +262,13 @@ class Chart:
         self.options, self._tokenizer = replace(self.options, weights_from=path.absolute()), None
         return self.learner()
 
-    def measured(self, model: nn.Module, charts: Charts, polled: Callable[[Any, int], Iterator[Any]]) -> dict[str, Any]:
+    def measured(
+        self,
+        model: nn.Module,
+        charts: Charts,
+        polled: Callable[[Any, int], Iterator[Any]],
+        size: int = EVALUATION_BATCH,
+    ) -> dict[str, Any]:
         """Return the policy's relaxed accuracy on `charts`, with `rewards=digits` the mean of that reward, and
         examples.
         """
@@ -270,7 +276,7 @@ class Chart:
 
         processor, rewards = self._processor(charts), self.rewards() if self.options.rewards == "digits" else {}
         metrics: dict[str, Any] = training.evaluate(
-            model, processor, charts, rewards, completion_len=self.options.completion_len, polled=polled
+            model, processor, charts, rewards, completion_len=self.options.completion_len, polled=polled, size=size
         )
         return metrics
 

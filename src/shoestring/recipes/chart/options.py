@@ -10,6 +10,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from shoestring.config import too_small
 from shoestring.errors import UsageError
 
+EVALUATION_BATCH = 8
+"""Completions that an evaluation generates at the same time, as long as there is memory for them."""
 IMAGE_TOKENS = {"full": 320, "tiny": 32}
 """Tokens of an image in the prompt: its 14x14 patches, merged two by two."""
 

@@ -20,9 +20,6 @@ from shoestring.recipes.chart.rewards import Reward
 from shoestring.recipes.chart.writing import generate
 from shoestring.settings import Settings
 
-EVALUATION_BATCH = 8
-"""Completions that evaluation generates at the same time."""
-
 if TYPE_CHECKING:
     from shoestring.recipes.chart.data import Charts
     from shoestring.recipes.chart.options import Options
@@ -181,15 +178,16 @@ def evaluate(
     *,
     completion_len: int,
     polled: Callable[[Any, int], Iterator[Any]],
+    size: int,
 ) -> dict[str, Any]:
     """Return the relaxed accuracy, the share of completions with an answer, the mean of each of the `rewards`, and
     examples of the completions.
 
-    Completions are generated greedily.
+    Completions are generated greedily, `size` of them at the same time.
     """
     scores: dict[str, list[float]] = {name: [] for name in ("relaxed_accuracy", "answered", *rewards)}
     completions: list[str] = []
-    for rows, _ in polled(_batches(charts), len(charts)):
+    for rows, _ in polled(_batches(charts, size), len(charts)):
         for row, completion in zip(rows, generate_texts(model, processor, rows, completion_len), strict=True):
             answer = parse_tag(completion, "answer")
             scores["relaxed_accuracy"].append(float(answer is not None and is_correct(answer, str(row["label"]))))
@@ -210,10 +208,10 @@ def evaluate(
     }
 
 
-def _batches(charts: Charts) -> Iterator[tuple[list[dict[str, Any]], int]]:
-    """Yield the rows in order, in batches of at most `EVALUATION_BATCH`, with the size of each batch."""
-    for start in range(0, len(charts), EVALUATION_BATCH):
-        rows = [charts[index] for index in range(start, min(start + EVALUATION_BATCH, len(charts)))]
+def _batches(charts: Charts, size: int) -> Iterator[tuple[list[dict[str, Any]], int]]:
+    """Yield the rows in order, in batches of at most `size`, with the size of each batch."""
+    for start in range(0, len(charts), size):
+        rows = [charts[index] for index in range(start, min(start + size, len(charts)))]
         yield rows, len(rows)
 
 
