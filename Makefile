@@ -30,7 +30,7 @@ endif
 demo: $(STAMP)
 	@rm -rf runs/demo
 	$(BIN)/shoestring plan temporal --on kaggle-t4
-	$(BIN)/shoestring train temporal --run runs/demo --set patience=50 --limit 45s
+	$(BIN)/shoestring train temporal --run runs/demo --set epochs=120 --set patience=120 --limit 45s
 	$(BIN)/shoestring train temporal --run runs/demo
 	$(BIN)/shoestring report runs/demo
 

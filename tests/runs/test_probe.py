@@ -70,7 +70,7 @@ def test_a_run_has_the_same_bits_with_and_without_a_probe(recipe, tmp_path, caps
     assert measured.updates == 10 and measured.problem == "" and measured.predicted
     assert plan["time"]["update_seconds"] == measured.update_seconds
     assert sum(part["bytes"] for part in plan["memory"]["parts"]) == plan["memory"]["peak_bytes"]
-    assert plan["memory"]["low_bytes"] == measured.peak_bytes
+    assert plan["memory"]["low_bytes"] <= measured.peak_bytes <= plan["memory"]["peak_bytes"]
     assert read_plan(tmp_path / "without")["measured"] is None
     events = [json.loads(line)["event"] for line in (tmp_path / "with" / "events.jsonl").read_text().splitlines()]
     assert events.count("session") == 1
