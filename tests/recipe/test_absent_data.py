@@ -67,6 +67,9 @@ def test_quantiles_have_the_distribution_of_the_lengths(tmp_path):
         ({"unit": 3}, "unit is not a text"),
         ({"rows": -1}, "rows: '-1' is not an integer"),
         ({"samples": {"train": "x"}}, "samples is not an object"),
+        ({"samples": {"validation": 3}}, "samples are not those of train"),
+        ({"samples": {"train": 3, "val": 3}}, "samples are not those of train"),
+        ({"counts": {"9" * 5000: 1}}, "counts is not an object"),
         ({"tokenizer": 3}, "tokenizer is not a text"),
     ],
 )

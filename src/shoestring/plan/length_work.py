@@ -62,6 +62,8 @@ def find_length_work(tracer: Tracer, loaded: LoadedRecipe, device: Device) -> Le
         short, full = kernels(typical), kernels(round(parts.capacity))
     except ShoestringError:
         return PROPORTIONAL
+    if not full:
+        return PROPORTIONAL
     length = typical / parts.capacity
     slope = (1 - short / full) / (1 - length)
     return LengthWork(fixed=1 - slope, slope=slope)

@@ -17,6 +17,8 @@ DEFAULT_ROWS = 10_000
 """Of a plan that sets only the lengths."""
 _QUANTILES = 1000
 _MAX_BYTES = 16 * 2**20
+_MAX_DIGITS = 16
+_PARTS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,11 +131,13 @@ def _problems(values: Any) -> list[str]:
         problems.append("counts has no samples")
     if not isinstance(samples, dict) or not all(map(is_count, samples.values())):
         problems.append("samples is not an object of numbers of samples by the part of the data")
+    elif samples and (samples.keys() - set(_PARTS) or not samples.get("train")):
+        problems.append("samples are not those of train, and perhaps of validation and test")
     return problems
 
 
 def _is_length(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and 0 < int(text) <= MAX_COUNT
+    return text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS and 0 < int(text) <= MAX_COUNT
 
 
 def samples_of(
