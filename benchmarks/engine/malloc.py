@@ -57,6 +57,7 @@ def contend(question: dict[str, Any]) -> None:
     """Make updates as the lines of standard input ask; answer with their seconds, faults, memory and bits."""
     import torch
 
+    from shoestring.check.attempts import make_update
     from shoestring.check.memory import read_status
     from shoestring.data.loading import Loader
     from shoestring.data.order import DataOrder
@@ -118,25 +119,6 @@ def contend(question: dict[str, Any]) -> None:
                 "bits": digest.hexdigest(),
             }
             print(json.dumps(answer), flush=True)
-
-
-def make_update(loaded: Any, state: Any, loss: Any, batches: Any, samples: int, number: int) -> None:
-    """Make update number `number`, as training does."""
-    from shoestring.data.seeding import derive, seed_all
-    from shoestring.engine.update import update
-    from shoestring.recipe.losses import clip_norm
-
-    seed_all(derive(loaded.seed, "update", number))
-    update(
-        state.model,
-        state.optimizer,
-        loss,
-        batches,
-        samples=samples,
-        mixed_precision=state.mixed_precision,
-        clip_norm=clip_norm(loaded.parts, loss),
-    )
-    state.reset_trained()
 
 
 class Contender:

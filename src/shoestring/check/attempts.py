@@ -152,13 +152,13 @@ def _update(
     for number in range(rounds * len(losses)):
         reset_peak(device)
         batches = _batches_on(device, [size], make_batch, memory_format)
-        _, seconds = _make_update(loaded, state, losses[number % len(losses)], batches, size, number)
+        _, seconds = make_update(loaded, state, losses[number % len(losses)], batches, size, number)
         measured.append((peak_bytes(device), seconds))
     peaks, durations = zip(*measured[-len(losses) :], strict=True)
     return max(peaks), max(durations)
 
 
-def _make_update(
+def make_update(
     loaded: Any, state: Any, loss: Any, batches: Iterable[tuple[Any, int]], samples: int, number: int
 ) -> tuple[float, float]:
     """Make update number `number`. Return its loss and its seconds, those to make its batches included."""

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from shoestring import config
 from shoestring.hardware import targets
@@ -22,28 +22,20 @@ def plan_command(loaded: LoadedRecipe, requested: Settings, target: Target, chan
     return "" if loaded.is_live else _command("plan", loaded, requested, target, "", changes)
 
 
-def train_command(
+def run_command(
     loaded: LoadedRecipe,
     requested: Settings,
     target: Target,
     *,
+    verb: Literal["train", "kaggle start"] = "train",
     suffix: str = "",
     changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
-    """Return the command line that trains `loaded` with `changes` of its options, in a run with this suffix."""
-    return _command("train", loaded, requested, target, suffix, changes)
+    """Return the command line that trains `loaded` with `changes` of its options, in a run with this suffix.
 
-
-def kaggle_command(
-    loaded: LoadedRecipe,
-    requested: Settings,
-    target: Target,
-    *,
-    suffix: str = "",
-    changes: Mapping[str, Any] = MappingProxyType({}),
-) -> str:
-    """Return the command line that trains on Kaggle, session after session, until the run is finished."""
-    return _command("kaggle start", loaded, requested, target, suffix, changes)
+    The verb `kaggle start` trains on Kaggle, session after session, until the run is finished.
+    """
+    return _command(verb, loaded, requested, target, suffix, changes)
 
 
 def _command(

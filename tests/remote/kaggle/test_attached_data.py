@@ -14,7 +14,6 @@ import psutil
 import pytest
 
 from shoestring.hardware.targets import find as find_target
-from shoestring.plan.commands import kaggle_command
 from shoestring.recipe.finding import choose
 from shoestring.remote.kaggle import starting
 from shoestring.remote.kaggle.chain_file import read_chain
@@ -62,7 +61,7 @@ def loopback(tmp_path, monkeypatch):
 
 def test_the_command_of_a_plan_trains_attached_data_and_the_rest_is_planned_again(loopback, run_command):
     loaded, settings = choose("legal", {"size": "tiny", "rows": JUDGMENTS, "epochs": 300})
-    command = kaggle_command(loaded, settings, find_target("kaggle-t4x2"))
+    command = run_command(loaded, settings, find_target("kaggle-t4x2"), verb="kaggle start")
     assert "--data OWNER/DATASET" in command and f"--set rows={JUDGMENTS}" in command
     words = shlex.split(command.replace("OWNER/DATASET", "me/judgments:cases"))[1:]
     status, _, err = run_command(*words, "--every", "0.2s")
