@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from shoestring.hardware.targets import find as find_target
-from shoestring.plan.commands import run_command
+from shoestring.plan.commands import training_command
 from shoestring.recipe.finding import choose
 
 MINE = str(Path(__file__).parents[1] / "mine.py")
@@ -15,7 +15,7 @@ MINE = str(Path(__file__).parents[1] / "mine.py")
 def test_the_commands_have_data_if_the_recipe_takes_them(recipe, takes_data):
     loaded, settings = choose(recipe, {"rows": 500})
     target = find_target("kaggle-t4x2")
-    command = run_command(loaded, settings, target, verb="kaggle start")
+    command = training_command(loaded, settings, target, verb="kaggle start")
     assert "--set rows=500" in command and ("--data OWNER/DATASET" in command) == takes_data
-    command = run_command(loaded, settings, target)
+    command = training_command(loaded, settings, target)
     assert "rows" not in command and ("--set data=PATH" in command) == takes_data

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from shoestring.hardware.catalog import Target
-from shoestring.plan.commands import run_command
+from shoestring.plan.commands import training_command
 from shoestring.plan.counts import Counts
 from shoestring.plan.sessions import PlannedSession, PlannedWeek
 from shoestring.recipe.options import LoadedRecipe
@@ -55,7 +55,7 @@ def answers(
         Answer(
             question="all of it",
             answer=f"done {last}{finish} after the start at the latest{repetition}",
-            command=run_command(loaded, requested, target, verb="kaggle start" if on_kaggle else "train"),
+            command=training_command(loaded, requested, target, verb="kaggle start" if on_kaggle else "train"),
         )
     )
     return result
@@ -86,7 +86,7 @@ def _part(
         return Answer(
             question=question,
             answer=f"all of it, in {seconds_text(hours * 3600)}",
-            command=run_command(loaded, requested, target),
+            command=training_command(loaded, requested, target),
         )
     whole_epochs, of_epochs = updates // counts.per_epoch, counts.total / counts.per_epoch
     changes = {"epochs": whole_epochs} if whole_epochs and loaded.parts.phases == 1 else {"max_updates": updates}
@@ -96,5 +96,5 @@ def _part(
             f"{count_text(updates)} of {count_text(counts.total)} updates, {updates / counts.per_epoch:.1f} of "
             f"{of_epochs:g} epochs"
         ),
-        command=run_command(loaded, requested, target, changes=changes),
+        command=training_command(loaded, requested, target, changes=changes),
     )

@@ -22,7 +22,7 @@ def plan_command(loaded: LoadedRecipe, requested: Settings, target: Target, chan
     return "" if loaded.is_live else _command("plan", loaded, requested, target, "", changes)
 
 
-def run_command(
+def training_command(
     loaded: LoadedRecipe,
     requested: Settings,
     target: Target,

@@ -5,7 +5,7 @@ from typing import Any
 
 from shoestring.estimate.span import total
 from shoestring.hardware.catalog import Target
-from shoestring.plan.commands import run_command
+from shoestring.plan.commands import training_command
 from shoestring.plan.counts import Counts
 from shoestring.plan.sessions import Work, session_parts
 from shoestring.recipe.options import LoadedRecipe
@@ -57,7 +57,7 @@ def phases(
         planned.append(
             Phase(
                 name="smoke test",
-                command=run_command(loaded, requested, target, suffix="smoke", changes={"epochs": 1, **part}),
+                command=training_command(loaded, requested, target, suffix="smoke", changes={"epochs": 1, **part}),
                 seconds=seconds_of(smoke_updates, 1),
                 tells="checks that the data, the model, saving and evaluation work on the target, and measures the "
                 "time of an update",
@@ -78,7 +78,7 @@ def phases(
         planned.append(
             Phase(
                 name="pilot",
-                command=run_command(loaded, requested, target, suffix="pilot", changes=part),
+                command=training_command(loaded, requested, target, suffix="pilot", changes=part),
                 seconds=seconds,
                 tells=f"checks that the model learns, with the whole schedule {schedule}",
             )
@@ -86,7 +86,7 @@ def phases(
     planned.append(
         Phase(
             name="full run",
-            command=run_command(loaded, requested, target),
+            command=training_command(loaded, requested, target),
             seconds=total_seconds,
             tells="runs the whole training; the same command continues the run in the next session",
         )
