@@ -27,8 +27,9 @@ done
 mkdir -p "$OUT/tmp" && OUT=$(cd "$OUT" && pwd) || exit 2
 rm -f "$OUT"/*.json "$OUT"/*.log "$OUT"/parts.tsv
 END=$((SECONDS + SECONDS_IN_ALL))
-export PYTHONPATH=$PACKAGES:$ROOT/src:$ROOT PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1
+export PYTHONPATH=$PACKAGES:$ROOT/src:$ROOT PYTHONUNBUFFERED=1 PYTHONPYCACHEPREFIX=$OUT/tmp/pycache HF_HUB_OFFLINE=1
 cd "$ROOT" || exit 2
+WHOLE_RUNS=(vqa "chart, 4 generations" legal finetune cloud)
 IS_LARGE='import sys, torch; sys.exit(torch.cuda.mem_get_info()[1] < 64 * 2**30)'
 
 # run PART LIMIT COMMAND ...: at most LIMIT seconds, and not longer than until the end. `{}` stands for PART.json.
@@ -73,17 +74,24 @@ memory_parts() {
 survival_parts() {
   run out_of_memory 60 "$PYTHON" -m benchmarks.gpu.out_of_memory --json {}
   run graphs 60 "$PYTHON" -m benchmarks.gpu.graphs --json {}
-  run kills 200 "$PYTHON" -m benchmarks.gpu.kills --json {}
+  run kills 200 env SHOESTRING_PROBE=0 "$PYTHON" -m benchmarks.gpu.kills --json {}
 }
 kernel_parts() {
   run determinism 100 "$PYTHON" -m benchmarks.gpu.determinism --json {} --seconds 80
   run convolutions 45 "$PYTHON" -m benchmarks.gpu.convolutions --json {}
 }
 
+# Two processes: on two GPUs over NCCL, on one they share it and exchange over gloo.
+rank_parts() {
+  run ranks 190 env SHOESTRING_PROBE=0 "$PYTHON" -m benchmarks.gpu.ranks --json {} --seconds 180
+}
+
 run machine 45 "$PYTHON" -m benchmarks.gpu.machine --json {}
 # On a large GPU with many cores, what counts bytes or compares bits runs side by side: bytes are those of a process.
-if [ "$(nproc)" -ge 8 ] && "$PYTHON" -c "$IS_LARGE" 2> /dev/null; then
-  memory_parts & survival_parts & { kernel_parts; check_part; } &
+SIDE_BY_SIDE=no
+if [ "$(nproc)" -ge 8 ] && "$PYTHON" -c "$IS_LARGE" 2> /dev/null; then SIDE_BY_SIDE=yes; fi
+if [ "$SIDE_BY_SIDE" = yes ]; then
+  memory_parts & survival_parts & { kernel_parts; check_part; } & rank_parts &
   wait
 else
   memory_parts
@@ -91,10 +99,10 @@ else
   kernel_parts
   check_part
 fi
-run time 230 "$PYTHON" -m benchmarks.gpu.time --json {} --kernels 40 --seconds 210
+run whole_run 160 "$PYTHON" -m benchmarks.plan.whole_run --json {} --seconds 110 --only "${WHOLE_RUNS[@]}"
+run time 150 "$PYTHON" -m benchmarks.gpu.time --json {} --kernels 30 --seconds 140
 run finetune 150 "$PYTHON" -m benchmarks.gpu.finetune --json {} --seconds 100
-# Two processes: on two GPUs over NCCL, on one they share it and exchange over gloo.
-run ranks 150 "$PYTHON" -m benchmarks.gpu.ranks --json {} --seconds 140
+if [ "$SIDE_BY_SIDE" = no ]; then rank_parts; fi
 # For tests of this script: a part that hangs and one that crashes. They run only if they are named.
 if [[ " ${PARTS[*]-} " == *" hang "* ]]; then run hang 12 sleep 1000; fi
 if [[ " ${PARTS[*]-} " == *" crash "* ]]; then run crash 10 "$PYTHON" -c 'import os; print("about to crash"); os.abort()'; fi

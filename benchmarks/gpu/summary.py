@@ -127,6 +127,22 @@ def _finetune(part: Content) -> tuple[str, list[str]]:
     return ", ".join(f"{name} {speed:,.0f} learnt tokens/s" for name, speed in speeds.items()), _skipped(part)
 
 
+def _whole_run(part: Content) -> tuple[str, list[str]]:
+    """Of runs with their plans: what lies outside the planned ranges."""
+    rows = part["rows"]
+    planned = {"seconds": "with_probe", "bytes": "planned_bytes", "update_seconds": "planned_update"}
+    findings = [
+        f"{row['run']}: {name} {row[name]:.4g}, planned {low:.4g} to {high:.4g} (without a probe {row[other]})"
+        for row in rows
+        for name, range_name in planned.items()
+        for low, _, high in [row[range_name]]
+        for other in [{"with_probe": "without_probe"}.get(range_name, range_name.replace("planned", "predicted"))]
+        if not low <= row[name] <= high
+    ]
+    errors = [row["with_probe"][1] / row["seconds"] - 1 for row in rows]
+    return f"{len(rows)} runs, {_median('median error of their length', errors)}", findings
+
+
 def _machine(part: Content) -> tuple[str, list[str]]:
     row = part["rows"][0]
     return (
@@ -164,6 +180,7 @@ RESULTS: dict[str, Callable[[Content], tuple[str, list[str]]]] = {
     "determinism": _equal,
     "convolutions": _convolutions,
     "check": _check,
+    "whole_run": _whole_run,
     "time": _time,
     "finetune": _finetune,
     "ranks": _equal,

@@ -1,6 +1,6 @@
-"""Train whole runs on this CPU, and compare their time and memory with their plans, with and without a probe.
+"""Train whole runs on this machine, and compare their time and memory with their plans, with and without a probe.
 
-    python -m benchmarks.plan.whole_run [--model FOLDER] [--only NAME ...] --json OUT
+    python -m benchmarks.plan.whole_run [--model FOLDER] [--only NAME ...] [--seconds N] --json OUT
 
 Each run is a process of `shoestring train`. Its plan is the one that it stores, measured by its probe; the plan without
 a probe is made before, by another process. The five recipes at size=tiny and `finetune`, and with `--model` a language
@@ -10,8 +10,8 @@ two cores that nothing else uses.
 
 import argparse
 import json
+import math
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -20,6 +20,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from shoestring.hardware import probe
 
 _CHART = (
     *("size=tiny", "epochs=1", "effective_batch=8", "prompt_len=300", "completion_len=12", "weights=fp32"),
@@ -45,20 +47,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="a folder with a language model and its weights")
     parser.add_argument("--only", nargs="*", help="some of the runs, by their names")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="no run is started later")
     parser.add_argument("--json", type=Path, required=True, metavar="OUT")
     arguments = parser.parse_args()
     runs = dict(RUNS)
     if arguments.model:
         runs["finetune, a real model"] = ("finetune", (*_MODEL_RUN, f"model={arguments.model.absolute()}"))
-    rows = []
-    for name, (recipe, options) in runs.items():
-        if arguments.only and name not in arguments.only:
-            continue
+    device = (probe.gpus() or [None])[0]
+    environment = {"device": device.title if device else "CPU", **probe.machine()}
+    rows: list[dict[str, Any]] = []
+    end = time.monotonic() + arguments.seconds
+    for name in arguments.only or runs:
+        if time.monotonic() > end:
+            break
+        recipe, options = runs[name]
         row = {"run": name, "options": _without_paths(options), "load": os.getloadavg()[0]}
         rows.append({**row, **compare(recipe, options)})
         print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-    content = {"cpu": platform.processor(), "cores": os.cpu_count(), "rows": rows}
-    arguments.json.write_text(json.dumps(content, indent=1) + "\n")
+        arguments.json.write_text(json.dumps({"environment": environment, "rows": rows}, indent=1) + "\n")
 
 
 def compare(recipe: str, options: tuple[str, ...]) -> dict[str, Any]:
