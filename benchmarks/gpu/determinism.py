@@ -164,7 +164,9 @@ def main() -> int:
             return
         question = {"case": case.json(), "device": kind}
         row = harness.run_module("determinism", question, seconds_left, "--answer")
-        if "error" in row:
+        if row.get("error") == harness.TIME_LIMIT:
+            row = {"id": case.id, "skipped": row["error"]}
+        elif "error" in row:
             row |= {"id": case.id, "equal": 0, "repetitions": REPETITIONS - 1}
         with lock:
             rows.append(row)
@@ -173,10 +175,12 @@ def main() -> int:
 
     with ThreadPoolExecutor(3 if gpu.memory_bytes >= harness.LARGE_MEMORY_BYTES and kind == "cuda" else 1) as pool:
         list(pool.map(measure_row, selected))
-    return 0 if all(row["equal"] == row["repetitions"] for row in rows) else 1
+    return 0 if all(row["equal"] == row["repetitions"] for row in rows if "skipped" not in row) else 1
 
 
 def _format_row(row: dict[str, Any]) -> str:
+    if "skipped" in row:
+        return f"skipped  {row['id']}: {row['skipped']}"
     verdict = "equal" if row["equal"] == row["repetitions"] else "DIFFERENT"
     text = f"{verdict}  {row['id']}: {row['equal']} of {row['repetitions']} repetitions have the same bits"
     if "error" in row:

@@ -86,7 +86,7 @@ rank_parts() {
   run ranks 190 env SHOESTRING_PROBE=0 "$PYTHON" -m benchmarks.gpu.ranks --json {} --seconds 180
 }
 
-run machine 45 "$PYTHON" -m benchmarks.gpu.machine --json {}
+run machine 75 "$PYTHON" -m benchmarks.gpu.machine --json {}
 # On a large GPU with many cores, what counts bytes or compares bits runs side by side: bytes are those of a process.
 SIDE_BY_SIDE=no
 if [ "$(nproc)" -ge 8 ] && "$PYTHON" -c "$IS_LARGE" 2> /dev/null; then SIDE_BY_SIDE=yes; fi
@@ -99,9 +99,9 @@ else
   kernel_parts
   check_part
 fi
-run whole_run 160 "$PYTHON" -m benchmarks.plan.whole_run --json {} --seconds 110 --only "${WHOLE_RUNS[@]}"
 run time 150 "$PYTHON" -m benchmarks.gpu.time --json {} --kernels 30 --seconds 140
 run finetune 150 "$PYTHON" -m benchmarks.gpu.finetune --json {} --seconds 100
+run whole_run 160 "$PYTHON" -m benchmarks.plan.whole_run --json {} --seconds 110 --only "${WHOLE_RUNS[@]}"
 if [ "$SIDE_BY_SIDE" = no ]; then rank_parts; fi
 # For tests of this script: a part that hangs and one that crashes. They run only if they are named.
 if [[ " ${PARTS[*]-} " == *" hang "* ]]; then run hang 12 sleep 1000; fi

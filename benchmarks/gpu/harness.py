@@ -31,6 +31,9 @@ LARGE_MEMORY_BYTES = 64 * GIB
 MIN_CASE_SECONDS = 30
 """No case is started with less remaining time: about the duration of the slowest case."""
 
+TIME_LIMIT = "the time limit was exceeded"
+"""The error of a process that measures a case."""
+
 HEADER = f"{'':<12}{'n':>4}{'median':>9}{'p90':>8}{'worst':>8}{'under':>8}"
 
 
@@ -73,7 +76,7 @@ def run_module(module: str, question: Mapping[str, Any], seconds: float, *argume
             cwd=ROOT,
         )
     except subprocess.TimeoutExpired:
-        return {"error": "the time limit was exceeded"}
+        return {"error": TIME_LIMIT}
     if process.returncode != 0:
         return {"error": f"status {process.returncode}: {process.stderr.strip()[-400:]}"}
     answer: dict[str, Any] = json.loads(process.stdout)

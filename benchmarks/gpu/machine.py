@@ -13,6 +13,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from typing import Any
 
 from benchmarks.gpu import harness
@@ -21,6 +22,8 @@ from shoestring.hardware import cublas
 
 CONFIGS = ("", cublas.TRAINING_CONFIG, ":4096:2:16:8", ":16:8")
 """Values of `CUBLAS_WORKSPACE_CONFIG`; empty: not set."""
+IMPORTS = ("torch", "transformers", "transformers.models.auto.modeling_auto", "shoestring.recipes.vqa.student")
+"""What each training imports; every other process of a plan or a run waits for some of it as well."""
 
 
 def main() -> int:
@@ -33,6 +36,8 @@ def main() -> int:
     selection = harness.select_cases(dry_run=False)
     if selection is None:
         return 2
+    start_seconds = {name: [_import_seconds(name) for _ in range(2)] for name in IMPORTS}
+    print("  ".join(f"import {name} {seconds[-1]:.1f} s" for name, seconds in start_seconds.items()), flush=True)
     rows = []
     for config in CONFIGS:
         environment = {name: value for name, value in os.environ.items() if name != cublas.CONFIG_VARIABLE}
@@ -48,7 +53,7 @@ def main() -> int:
             rows.append({"config": config, "error": process.stderr[-400:]})
             continue
         rows.append({"config": config, **json.loads(process.stdout)})
-        harness.write_results(arguments.json, selection[1], {"rows": rows})
+        harness.write_results(arguments.json, selection[1], {"start_seconds": start_seconds, "rows": rows})
         row = rows[-1]
         print(
             f"CUBLAS_WORKSPACE_CONFIG={config or '(not set)':14} workspace {row['workspace'] / 2**20:6.2f} MiB, in "
@@ -56,6 +61,13 @@ def main() -> int:
             f"libraries {row['context_with_libraries'] / 2**20:.0f} MiB"
         )
     return 0
+
+
+def _import_seconds(module: str) -> float:
+    """Return the seconds of a process that imports a module."""
+    started = time.monotonic()
+    subprocess.run([sys.executable, "-c", f"import {module}"], capture_output=True, check=False, cwd=harness.ROOT)
+    return time.monotonic() - started
 
 
 def measure() -> dict[str, int | None]:

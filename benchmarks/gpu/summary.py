@@ -93,13 +93,14 @@ def is_equal(row: Mapping[str, Any]) -> bool:
 
 
 def _equal(part: Content) -> tuple[str, list[str]]:
+    rows = [row for row in part["rows"] if "skipped" not in row]
     bad = [
         f"{row.get('id', row.get('name'))} {row.get('sharding', '')}: bits differ"
         + "".join(f", {' '.join(row['error'].split())[-160:]}" for _ in range("error" in row))
-        for row in part["rows"]
+        for row in rows
         if not is_equal(row)
     ]
-    return f"{len(part['rows']) - len(bad)} of {len(part['rows'])} have equal bits", bad
+    return f"{len(rows) - len(bad)} of {len(rows)} have equal bits", bad + _skipped(part)
 
 
 def _time(part: Content) -> tuple[str, list[str]]:

@@ -8,9 +8,11 @@ import pytest
 from shoestring.estimate.calibration import calibration
 from shoestring.estimate.span import total
 from shoestring.hardware import targets
-from shoestring.plan.measured_plan import COPY, PLANNING, UNEXPLAINED, WAITING, with_measurement
+from shoestring.plan.measured_memory import COPY, PLANNING, UNEXPLAINED
+from shoestring.plan.measured_plan import with_measurement
 from shoestring.plan.measurement import Measurement
 from shoestring.plan.plan import make_plan
+from shoestring.plan.sessions import WAITING
 from shoestring.recipe.finding import load
 from shoestring.settings import Settings
 from shoestring.units import GIB, MIB
@@ -149,7 +151,7 @@ def test_measured_memory_beyond_the_machine_does_not_fit(cpu_plan):
     assert (plan.binding.name, plan.binding.needs) == ("memory", plan.memory.high_bytes)
 
 
-def test_on_a_gpu_only_the_high_end_of_the_memory_is_corrected(gpu_plan):
+def test_on_a_gpu_the_range_of_the_memory_is_corrected(gpu_plan):
     memory = gpu_plan.memory
     more = with_measurement(gpu_plan, replace(MEASURED, peak_bytes=memory.reserved.high + GIB), RECIPE, SETTINGS).memory
     assert more.high_bytes > memory.high_bytes + GIB
@@ -157,6 +159,15 @@ def test_on_a_gpu_only_the_high_end_of_the_memory_is_corrected(gpu_plan):
     assert memory.peak_bytes <= less.high_bytes < memory.high_bytes
     for corrected in (more, less):
         assert (corrected.peak_bytes, corrected.low_bytes) == (memory.peak_bytes, memory.low_bytes)
+    least = with_measurement(gpu_plan, replace(MEASURED, peak_bytes=memory.reserved.low - MIB), RECIPE, SETTINGS)
+    assert (least.memory.peak_bytes, least.memory.low_bytes) == (memory.peak_bytes, memory.low_bytes - MIB)
+
+
+def test_what_torch_reserves_is_compared_without_the_context(gpu_plan):
+    plan = with_measurement(gpu_plan, replace(MEASURED, peak_bytes=gpu_plan.memory.reserved.value), RECIPE, SETTINGS)
+    predicted = plan.measured.predicted
+    assert predicted.peak_bytes == gpu_plan.memory.reserved.value < gpu_plan.memory.peak_bytes
+    assert predicted.high_bytes == gpu_plan.memory.reserved.high
 
 
 def test_less_memory_of_the_first_updates_says_nothing_if_lengths_vary(gpu_plan):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from shoestring.errors import ShoestringError
@@ -31,13 +32,13 @@ class Evaluations:
     """The duration of an evaluation, by the part of the data; without the parts whose duration is not known."""
     answers: Span | None = None
     """The duration of answering all held-out prompts; None without any, or if it is not known."""
-    unknown: tuple[str, ...] = ()
-    """What is not known, and what would make it known."""
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    """What is not known, and what would make it known, as in `Work`."""
 
     @property
     def validation_seconds(self) -> float | None:
         """The seconds of an evaluation of the validation data; 0 if there are none, None if they are not known."""
-        return None if self.unknown and not self.parts else self.parts.get("validation", NOTHING).seconds
+        return None if "evaluations" in self.unknown else self.parts.get("validation", NOTHING).seconds
 
 
 def predict_evaluations(
@@ -47,21 +48,21 @@ def predict_evaluations(
     if chosen.time is None:
         return Evaluations(parts={})
     samples = {name: count for name, count in counts.samples.items() if name != "train" and count}
-    unknown, parts, answers = [], dict[str, Span](), None
+    unknown, parts, answers = dict[str, str](), dict[str, Span](), None
     if samples:
         per_sample = _evaluation_seconds(tracer, loaded, target, chosen)
         if per_sample is None:
-            unknown.append("evaluations: the recipe does not tell its evaluation_work(); the first session measures it")
+            unknown["evaluations"] = "the recipe does not tell its evaluation_work(); the first session measures it"
         else:
             generates = loaded.parts.evaluation_work is not None
             parts = {name: _with_range(per_sample * count, generates=generates) for name, count in samples.items()}
     if loaded.parts.answers:
         seconds = _traced_seconds(tracer, target, chosen, "answers", 1) if loaded.parts.answers_work else None
         if seconds is None:
-            unknown.append("answers: the recipe does not tell its answers_work(); the first session measures it")
+            unknown["answers"] = "the recipe does not tell its answers_work(); the first session measures it"
         else:
             answers = _with_range(seconds, generates=True)
-    return Evaluations(parts=parts, answers=answers, unknown=tuple(unknown))
+    return Evaluations(parts=parts, answers=answers, unknown=unknown)
 
 
 def _evaluation_seconds(tracer: Tracer, loaded: LoadedRecipe, target: Target, chosen: Candidate) -> float | None:

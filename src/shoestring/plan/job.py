@@ -10,7 +10,7 @@ from shoestring.hardware.probe import platform_here
 from shoestring.plan.candidates import Candidate
 from shoestring.plan.costs import PlannedDisk
 from shoestring.plan.evaluations import Evaluations
-from shoestring.plan.sessions import Work
+from shoestring.plan.sessions import WAITING, Work
 from shoestring.plan.times import PlannedTime
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.units import plural
@@ -59,7 +59,7 @@ def work_of(
         stop={"saving": full},
         last={"saving": light} | ({} if test is None else {"evaluation": test}),
         saving_share=_SAVING_SHARE,
-        unknown=(*evaluations.unknown, *_unknown(loaded, target, chosen)),
+        unknown={**evaluations.unknown, **dict(_unknown(loaded, target, chosen))},
     )
 
 
@@ -76,16 +76,16 @@ def _files(size: int) -> Span:
     return _SAVE + Span(size / rate.seconds, size / rate.low, size / rate.high)
 
 
-def _unknown(loaded: LoadedRecipe, target: Target, chosen: Candidate) -> Iterator[str]:
+def _unknown(loaded: LoadedRecipe, target: Target, chosen: Candidate) -> Iterator[tuple[str, str]]:
     """Yield what the durations leave out, and what would make it known."""
     if loaded.parts.rollout and not chosen.trace.counts_steps:
-        yield "generation: the recipe's rollout() does not tell how often its steps run (recipe/generation.py, Step)"
+        yield "generation", "the recipe's rollout() does not tell how often its steps run (recipe/generation.py, Step)"
     if chosen.settings.compile != "no":
-        yield "compiling the model at the start of each session, some minutes for a large one"
+        yield "compiling the model", "some minutes for a large one at the start of each session"
     if loaded.parts.data:
-        yield "waiting for data, if loading them is slower than training: shoestring check on the target measures it"
+        yield WAITING, "if loading them is slower than training: shoestring check on the target measures it"
     if loaded.parts.patience is not None:
         epochs = plural(loaded.parts.patience, "epoch")
-        yield f"early stopping: the run is shorter if {epochs} bring no improvement"
+        yield "early stopping", f"the run is shorter if {epochs} bring no improvement"
     if target.platform is not None and target.platform.weekly_gpu_hours:
-        yield "the platform's queue and the start of its machine before each session"
+        yield "the platform", "its queue and the start of its machine before each session"

@@ -2,43 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
-from shoestring.estimate.memory import Breakdown, MemoryPart
+from shoestring.estimate.memory import Breakdown, Range
 from shoestring.estimate.span import Span, total
-from shoestring.plan.costs import COPY_SHARE
 from shoestring.plan.limits import binding, limits
+from shoestring.plan.measured_memory import corrected_memory
 from shoestring.plan.measurement import Measurement, Prediction
 from shoestring.plan.plan import Plan
 from shoestring.plan.schedule import make_schedule
-from shoestring.plan.sessions import Parts, Work
+from shoestring.plan.sessions import WAITING, Parts, Work
 from shoestring.plan.shares import gpus_of
 from shoestring.plan.times import PlannedTime
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
-from shoestring.units import MIB, bytes_text, plural, seconds_text
+from shoestring.units import bytes_text, plural, seconds_text
 
-UNEXPLAINED = "rest of the process"
-COPY = "copy of the state for saving"
-PLANNING = "planning in the same process"
-WAITING = "waiting for data"
 MEASURED = "measured before training"
-_SOURCES = {
-    UNEXPLAINED: "measured: what the other parts do not explain, such as libraries and the allocator's unused memory",
-    PLANNING: "measured: what the process that plans and then trains has more in memory than a probe at its start",
-    COPY: "the state in host memory while a checkpoint is written; the next save reuses its memory",
-}
 _ONCE_RANGE = (0.7, 1.5)
 """An assumption: factors between which what was measured once differs from what a run measures."""
-_LATER_BYTES = 64 * MIB
-"""An assumption: by how much a process grows that a few updates do not show, by libraries that are loaded late, threads
-that save, and fragments of the allocator. A check allows as much."""
 _DISTURBED = 0.02
 """The share of the time that threads waited for a processor from which on other processes have disturbed a probe."""
-_LATER_SHARE = 0.02
-"""Workspaces of unknown size, as a share of the reserved memory, which later updates may need on a GPU: an assumption,
-that of the prediction."""
 
 
 def with_measurement(
@@ -104,14 +89,22 @@ def _predicted_time(predicted: Prediction) -> str:
 
 def _prediction(plan: Plan) -> Prediction:
     time, memory = plan.time, plan.memory
+    # On a GPU torch's allocator is measured, without the CUDA context.
+    is_cpu = plan.target.device.kind == "cpu"
+    bytes_range = Range(memory.low_bytes, memory.peak_bytes, memory.high_bytes) if is_cpu else memory.reserved
     return Prediction(
         update_seconds=time.predicted.update_seconds,
         low_update_seconds=time.low.update_seconds,
         high_update_seconds=time.high.update_seconds,
-        peak_bytes=memory.peak_bytes,
-        low_bytes=memory.low_bytes,
-        high_bytes=memory.high_bytes,
+        peak_bytes=bytes_range.value,
+        low_bytes=bytes_range.low,
+        high_bytes=bytes_range.high,
     )
+
+
+def _memory(plan: Plan, measured: Measurement, loaded: LoadedRecipe) -> Breakdown:
+    lengths_vary = loaded.parts.length is not None
+    return corrected_memory(plan.memory, measured, plan.target.device.kind, lengths_vary=lengths_vary)
 
 
 def _time(plan: Plan, measured: Measurement) -> PlannedTime:
@@ -193,7 +186,7 @@ def _work(plan: Plan, planning_seconds: float) -> Work | None:
         first={**work.first, **answers, **planning},
         epoch_end={**work.epoch_end, **evaluation(work.epoch_end, "validation"), **answers},
         last={**work.last, **evaluation(work.last, "test")},
-        unknown=tuple(text for text in work.unknown if not _is_measured(text, measured)),
+        unknown={name: text for name, text in work.unknown.items() if not _is_measured(name, measured)},
     )
 
 
@@ -201,80 +194,16 @@ def _scaled(parts: Parts, name: str, ratio: float) -> Parts:
     return {name: parts[name] * ratio} if name in parts else {}
 
 
-def _is_measured(unknown: str, measured: Measurement) -> bool:
+def _is_measured(name: str, measured: Measurement) -> bool:
     """Return whether what a plan did not know has been measured."""
     values = {
         "evaluations": measured.evaluation_seconds_per_sample,
         "answers": measured.answers,
         WAITING: measured.waiting_seconds,
     }
-    return any(unknown.startswith(name) and value is not None for name, value in values.items())
+    return values.get(name) is not None
 
 
 def _around(seconds: float) -> Span:
     low, high = _ONCE_RANGE
     return Span(seconds, seconds * low, seconds * high)
-
-
-def _memory(plan: Plan, measured: Measurement, loaded: LoadedRecipe) -> Breakdown:
-    if measured.peak_bytes is None:
-        return plan.memory
-    if plan.target.device.kind == "cpu":
-        return _process_memory(plan.memory, measured.peak_bytes, measured)
-    return _gpu_memory(plan.memory, measured.peak_bytes, lengths_vary=loaded.parts.length is not None)
-
-
-def _process_memory(memory: Breakdown, measured_bytes: int, measured: Measurement) -> Breakdown:
-    """Return the memory of a process on a CPU, which was measured without planning and saving.
-
-    The peak has these two as well. The low end is not above the predicted one, since a system that lacks memory takes
-    pages of files from a process. The high end adds by how much the peak still grew when the probe ended, and what a
-    process loads later; that of a probe that was not complete is not less than the predicted one.
-    """
-    copy = round(COPY_SHARE * (measured.state_bytes or 0))
-    peak_bytes = measured_bytes + measured.planning_bytes + copy
-    high_bytes = peak_bytes + measured.growing_bytes + _LATER_BYTES
-    return replace(
-        memory,
-        parts=(
-            *_parts_of(memory.parts, measured_bytes),
-            *_part(PLANNING, measured.planning_bytes),
-            *_part(COPY, copy),
-        ),
-        low_bytes=min(memory.low_bytes, measured_bytes),
-        high_bytes=max(high_bytes, memory.high_bytes) if measured.problem else high_bytes,
-        loading_bytes=min(memory.loading_bytes, peak_bytes),
-    )
-
-
-def _parts_of(parts: Sequence[MemoryPart], total: int) -> tuple[MemoryPart, ...]:
-    """Return the parts with a rest that explains the total; smaller in proportion if their sum exceeds it."""
-    predicted = sum(part.bytes for part in parts)
-    if predicted > total:
-        parts = tuple(replace(part, bytes=part.bytes * total // predicted) for part in parts)
-    return (*parts, *_part(UNEXPLAINED, total - sum(part.bytes for part in parts)))
-
-
-def _part(name: str, size: int) -> tuple[MemoryPart, ...]:
-    return (MemoryPart(name=name, bytes=size, source=_SOURCES[name]),) if size else ()
-
-
-def _gpu_memory(memory: Breakdown, reserved_bytes: int, *, lengths_vary: bool) -> Breakdown:
-    """Return the memory of a GPU with another high end.
-
-    Memory that was reserved shows that a lower end was wrong. That less was reserved shows something only if all
-    updates have the shapes of the first ones.
-    """
-    predicted = memory.reserved
-    later_bytes = reserved_bytes + round(_LATER_SHARE * reserved_bytes)
-    high = predicted.high
-    if reserved_bytes > predicted.high:
-        high = later_bytes
-    elif not lengths_vary:
-        high = min(predicted.high, max(predicted.value, later_bytes))
-    outside = memory.high_bytes - predicted.high
-    return replace(
-        memory,
-        high_bytes=max(memory.peak_bytes, high + outside),
-        reserved=replace(predicted, high=high),
-    )

@@ -19,7 +19,7 @@ class Prediction:
     high_update_seconds: float | None
     """Their upper bound."""
     peak_bytes: int
-    """The predicted peak of the device's memory; on a CPU that of the process."""
+    """The predicted peak of what was measured: reserved by torch on a GPU, of the whole process on a CPU."""
     low_bytes: int
     """Its lower bound."""
     high_bytes: int

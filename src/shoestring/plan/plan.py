@@ -126,7 +126,7 @@ class Plan(display.Displayed):
     @property
     def unknown(self) -> tuple[str, ...]:
         """What the run does besides, whose duration is not known, and what would make it known."""
-        return self.work.unknown if self.work else ()
+        return tuple(f"{name}: {text}" for name, text in self.work.unknown.items()) if self.work else ()
 
     @property
     def calendar_hours(self) -> float | None:

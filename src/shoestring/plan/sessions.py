@@ -10,6 +10,9 @@ from typing import Any
 from shoestring.estimate.span import NOTHING, Span, total
 from shoestring.reading import number
 
+WAITING = "waiting for data"
+"""The part of an update in which it waits for its data."""
+
 _SHORTEST = 1800.0
 """The shortest remainder of a week's quota, in seconds, that is used for a session."""
 
@@ -47,8 +50,8 @@ class Work:
     """Of what the last session does after the last update: the evaluation of the test data."""
     saving_share: Span = NOTHING
     """The share of the time of updates in addition to it, in which they wait for checkpoints."""
-    unknown: tuple[str, ...] = ()
-    """What else the run does, whose duration is not known, and what would make it known; full sentences."""
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    """What else the run does, whose duration is not known: by its name, what would make it known."""
 
     def json(self) -> dict[str, Any]:
         """Return the durations as JSON, from which `from_json` makes them again.
