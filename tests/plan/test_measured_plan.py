@@ -111,6 +111,8 @@ def test_the_whole_run_has_what_was_measured_once(cpu_plan):
     work = with_measurement(cpu_plan, MEASURED, RECIPE, SETTINGS, planning_seconds=6.0).work
     assert work.start["starting"].seconds == 4.0 and work.start["first update"].seconds == 7.0
     assert work.first["planning"].seconds == 6.0
+    later = with_measurement(cpu_plan, replace(MEASURED, seconds=20.0), RECIPE, SETTINGS).work  # a run probes again
+    assert later.first["planning"].seconds == pytest.approx(cpu_plan.work.first["planning"].seconds + 20.0)
     assert work.epoch_end["evaluation"].seconds == 40 * 0.25 and "answers" not in work.first
     answered = replace(MEASURED, answer_seconds=0.5, answers=8)
     work = with_measurement(cpu_plan, answered, RECIPE, SETTINGS).work

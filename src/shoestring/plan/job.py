@@ -20,6 +20,8 @@ _REMOTE_START = Span(60.0, 20.0, 180.0)
 _START_RATIO = (0.5, 2.5)
 """Factors on the seconds in which the process that traces has started here, for the range of those of training: both
 import torch and the recipe's libraries, read the data and build the model."""
+_PLANNING_RATIO = (0.7, 1.5)
+"""Factors on the seconds in which a plan was made, for those of training on the same machine, which makes it again."""
 _WARM_UP = {"cuda": Span(5.0, 1.0, 20.0), "cpu": Span(0.2, 0.0, 1.0)}
 """An assumption: the seconds by which the first update of a session takes longer, since kernels are loaded and chosen
 and memory is taken from the driver."""
@@ -42,19 +44,27 @@ def work_of(
     chosen: Candidate,
     disk: PlannedDisk,
     opening_seconds: float,
+    planning_seconds: float,
 ) -> Work:
-    """Return what the run does, with its durations. `opening_seconds` are those in which the recipe was opened here."""
+    """Return what the run does, with its durations.
+
+    `opening_seconds` are those in which the recipe was opened here, `planning_seconds` those that the plan has taken.
+    """
     facts = chosen.trace.facts
     full, light = _files(disk.full_checkpoint_bytes), _files(disk.light_checkpoint_bytes)
     validation, test = (evaluations.parts.get(name) for name in ("validation", "test"))
     answers = {} if evaluations.answers is None else {"answers": evaluations.answers}
     epoch_end = {} if validation is None else {"evaluation": validation, "saving": light.scaled(_IMPROVING)}
+    is_here = target.platform is not None and target.platform.name == platform_here().name
+    low, high = (factor * planning_seconds for factor in _PLANNING_RATIO)
+    planning = {"planning": Span(planning_seconds, low, high)} if is_here else {}
+    starting = _start(opening_seconds) if is_here else _REMOTE_START
     weights = {"loading weights": _files(facts.weight_bytes)} if facts.is_pretrained else {}
     return Work(
         update=time.parts,
         epoch_end={**epoch_end, **answers},
-        start={"starting": _start(target, opening_seconds), "first update": _WARM_UP[target.device.kind]},
-        first={**weights, **answers, "saving": full},
+        start={"starting": starting, "first update": _WARM_UP[target.device.kind]},
+        first={**planning, **weights, **answers, "saving": full},
         restart={"loading weights": full + _files(facts.frozen_bytes)},
         stop={"saving": full},
         last={"saving": light} | ({} if test is None else {"evaluation": test}),
@@ -63,9 +73,7 @@ def work_of(
     )
 
 
-def _start(target: Target, opening_seconds: float) -> Span:
-    if target.platform is None or target.platform.name != platform_here().name:
-        return _REMOTE_START
+def _start(opening_seconds: float) -> Span:
     low, high = _START_RATIO
     return Span(opening_seconds, low * opening_seconds, high * opening_seconds)
 

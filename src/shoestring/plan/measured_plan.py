@@ -178,7 +178,11 @@ def _work(plan: Plan, planning_seconds: float) -> Work | None:
         start["starting"] = _around(measured.start_seconds)
     if measured.first_update_seconds is not None:
         start["first update"] = _around(max(0.0, measured.first_update_seconds - update))
-    planning = {"planning": Span.exactly(planning_seconds)} if planning_seconds else {}
+    planning = {}
+    if planning_seconds:
+        planning = {"planning": Span.exactly(planning_seconds)}
+    elif "planning" in work.first:  # training will probe again
+        planning = {"planning": work.first["planning"] + _around(measured.seconds)}
     return replace(
         work,
         update=plan.time.parts,

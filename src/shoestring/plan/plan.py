@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
 from shoestring import config, display
@@ -249,6 +250,7 @@ def plan_with(
     calibration: Calibration | None,
 ) -> Plan:
     """Do what `make_plan` does, with a tracer of `loaded` that can be shared by targets: starting one takes seconds."""
+    started = monotonic()
     require_whole_batch(loaded, requested)
     layouts(loaded, target, requested)  # before the data are read
     with (
@@ -283,6 +285,7 @@ def plan_with(
                 chosen=chosen,
                 disk=disk,
                 opening_seconds=tracer.opening_seconds,
+                planning_seconds=max(tracer.opening_seconds, monotonic() - started),
             )
             if chosen.time
             else None
