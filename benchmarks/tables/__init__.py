@@ -26,6 +26,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "memory_fitcheck": accuracy.memory_fitcheck,
     "time_groups": accuracy.time_groups,
     "time_cpu": accuracy.time_cpu,
+    "whole_run": accuracy.whole_run,
+    "gpu_whole_run": gpu.whole_run,
     "estimate_speed": accuracy.estimate_speed,
     "recipes": recipes.recipes,
     "walk_forward": recipes.walk_forward,

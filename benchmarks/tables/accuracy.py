@@ -1,10 +1,12 @@
 """Estimates of memory and time beside what others have measured."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 from benchmarks.percentiles import percentile
 from benchmarks.tables.markdown import Row, percent, read_result, table
+
+from shoestring.units import MIB
 
 
 def _errors(rows: Sequence[Row]) -> list[float]:
@@ -266,6 +268,42 @@ def time_cpu() -> str:
             for row in result["rows"]
         ),
     )
+
+
+def whole_run() -> str:
+    """Write the time and the memory of whole runs beside their plans."""
+    return whole_run_table(read_result("whole_run")["rows"])
+
+
+def whole_run_table(rows: Iterable[Row]) -> str:
+    """Write whole runs: their seconds, and what the plan said with the probe and without it, with ranges."""
+    head = ("run", "updates", "seconds", "planned with the probe", "without", "memory (MiB)", "planned with the probe")
+    return table(
+        head,
+        (
+            [
+                row["run"],
+                f"{row['updates']['trained']}" + _other_than(row["updates"]),
+                f"{row['seconds']:.1f}",
+                _planned(row["seconds"], row["with_probe"], 1),
+                _planned(row["seconds"], row["without_probe"], 1),
+                f"{row['bytes'] / MIB:.0f}",
+                _planned(row["bytes"] / MIB, [value / MIB for value in row["planned_bytes"]], 0),
+            ]
+            for row in rows
+        ),
+    )
+
+
+def _other_than(updates: Mapping[str, int]) -> str:
+    return "" if updates["planned"] == updates["trained"] else f" of {updates['planned']} planned"
+
+
+def _planned(measured: float, planned: Sequence[float], digits: int) -> str:
+    """Write (low, planned, high) with its relative error; in bold if the range does not have what was measured."""
+    low, value, high = planned
+    text = f"{value:,.{digits}f} ({low:,.{digits}f} to {high:,.{digits}f}), {value / measured - 1:+.0%}"
+    return text if low <= measured <= high else f"**{text}**"
 
 
 def estimate_speed() -> str:

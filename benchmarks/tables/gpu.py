@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.catalogue import RESULTS
 from benchmarks.gpu.summary import is_equal
+from benchmarks.tables.accuracy import whole_run_table
 from benchmarks.tables.markdown import Result, Row, percent, table
 
 from shoestring.packages.tested import TESTED
@@ -73,6 +74,12 @@ def time() -> str:
         )
     head = ("device", "case", "update (ms)", "estimate", "in its range", "estimate by measured rates")
     return table(head, rows) if rows else f"{NOT_MEASURED}\n"
+
+
+def whole_run() -> str:
+    """Return whole runs beside their plans."""
+    rows = [{**row, "run": f"{row['run']}, {device}"} for device, row in _rows("whole_run")]
+    return whole_run_table(rows) if rows else f"{NOT_MEASURED}\n"
 
 
 def bits() -> str:
