@@ -100,6 +100,16 @@ def test_a_disturbed_probe_does_not_raise_the_low_end(cpu_plan):
         assert plan.time.low.update_seconds == low and plan.time.predicted.update_seconds == 2.0
 
 
+def test_later_epochs_are_faster_if_their_samples_are_in_memory(cpu_plan):
+    plan = with_measurement(cpu_plan, replace(MEASURED, repeated_waiting_seconds=0.2), RECIPE, SETTINGS)
+    saved = (0.5 - 0.2) * 2 / 3  # of an update of three epochs
+    assert plan.time.predicted.update_seconds == pytest.approx(2.0 - saved)
+    assert plan.time.parts[WAITING].seconds == pytest.approx(0.5 - saved)
+    assert plan.time.low.update_seconds == pytest.approx(1.5 * (1 - saved / 2.0)) and plan.time.high.update_seconds == 3
+    slower = with_measurement(cpu_plan, replace(MEASURED, repeated_waiting_seconds=0.6), RECIPE, SETTINGS)
+    assert slower.time.predicted.update_seconds == 2.0
+
+
 def test_an_evaluation_that_was_not_measured_is_scaled_with_the_updates(cpu_plan):
     plan = with_measurement(cpu_plan, replace(MEASURED, evaluation_seconds_per_sample=None), RECIPE, SETTINGS)
     ratio = 2.0 / cpu_plan.time.predicted.update_seconds

@@ -115,15 +115,29 @@ def _time(plan: Plan, measured: Measurement) -> PlannedTime:
         # Threads that wait for each other take many times as long if one of them waits for a processor, so the time
         # without the other processes cannot be computed from the time with them.
         low = min(low, plan.time.low.update_seconds)
-    update = Span(seconds, low, high)
+    waiting_seconds, saved_seconds = _waiting(measured, plan.counts.epochs)
+    # Later epochs may be faster than the one that was measured, but are so only if the data stay in memory.
+    share = saved_seconds / seconds if seconds else 0.0
+    update = Span(seconds * (1 - share), low * (1 - share), high)
     return PlannedTime.from_update(
         update,
-        _time_parts(plan.time.parts, update, measured.waiting_seconds or 0.0),
+        _time_parts(plan.time.parts, update, waiting_seconds - saved_seconds),
         plan.counts,
         evaluation_seconds=_evaluation_seconds(plan, measured),
         source=f"measured: {plural(measured.updates, 'update')} on this machine before training",
         calibration=plan.time.calibration,
     )
+
+
+def _waiting(measured: Measurement, epochs: float) -> tuple[float, float]:
+    """Return how long an update of the first epoch waits for data, and by how much less the mean over all epochs.
+
+    A recipe or the system may have samples in memory that were loaded before.
+    """
+    first, repeated = measured.waiting_seconds or 0.0, measured.repeated_waiting_seconds
+    if repeated is None or repeated >= first or epochs <= 1:
+        return first, 0.0
+    return first, (first - repeated) * (1 - 1 / epochs)
 
 
 def _evaluation_seconds(plan: Plan, measured: Measurement) -> float | None:

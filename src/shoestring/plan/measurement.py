@@ -51,6 +51,8 @@ class Measurement:
     """The seconds of the first update."""
     waiting_seconds: float | None = None
     """How long an update waited for its data, on average; None if a library's trainer makes the updates."""
+    repeated_waiting_seconds: float | None = None
+    """How long an update waited whose samples had been loaded before; None if none was repeated."""
     start_seconds: float | None = None
     """From the start of the process until the first update: imports, data, model."""
     data_seconds: float | None = None

@@ -13,6 +13,10 @@ def update(seconds, *, number=0, loss_stage=0, purpose="", length=None, peak=100
     }  # fmt: skip
 
 
+def later(waiting_seconds):
+    return {**update(1.0, purpose="later"), "waiting_seconds": waiting_seconds}
+
+
 def stages(*updates, mean_length=None, done=True):
     started = (
         {"stage": "start", "seconds": 2.0, "resident_bytes": 100},
@@ -47,6 +51,11 @@ def test_updates_are_scaled_to_the_mean_length_and_the_longest_one_counts_for_me
         update(4.0, length=200), mean_length=100.0,
     )  # fmt: skip
     assert (measured.updates, measured.update_seconds, measured.peak_bytes) == (2, 2.0, 999)
+
+
+def test_the_second_of_the_repeated_updates_shows_how_long_they_wait():
+    assert measure(update(9.0), update(1.0), later(0.2), later(0.001)).repeated_waiting_seconds == 0.001
+    assert measure(update(9.0), update(1.0), later(0.2)).repeated_waiting_seconds is None
 
 
 def test_stages_of_a_loss_have_equal_weights():

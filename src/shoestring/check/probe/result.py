@@ -27,6 +27,7 @@ def measurement(stages: Sequence[Stage], *, exit_reason: str, device: str, scale
     if measured:
         low, middle, high = _range(measured, (model or {}).get("mean_length"), scale)
     waiting = [stage["waiting_seconds"] for stage in measured if stage["waiting_seconds"] is not None]
+    repeated = [stage["waiting_seconds"] for stage in stages if stage.get("purpose") == "later"]
     peaks = [stage for stage in stages if "host_bytes" in stage]
     seconds_per_sample, samples = _evaluation(evaluation)
     return Measurement(
@@ -39,6 +40,8 @@ def measurement(stages: Sequence[Stage], *, exit_reason: str, device: str, scale
         disturbed_share=fmean(stage["disturbed_share"] for stage in measured) if measured else 0.0,
         first_update_seconds=scale * updates[0]["seconds"] if updates else None,
         waiting_seconds=scale * fmean(waiting) if waiting else None,
+        # The first one of them has begun to load when it was needed, the others while the update before was made.
+        repeated_waiting_seconds=scale * repeated[-1] if len(repeated) > 1 else None,
         start_seconds=model["seconds"] if model else None,
         data_seconds=data["seconds"] if data else None,
         peak_bytes=max((stage["bytes"] for stage in peaks), default=None),
