@@ -286,7 +286,7 @@ def whole_run_table(rows: Iterable[Row]) -> str:
                 f"{row['updates']['trained']}" + _other_than(row["updates"]),
                 f"{row['seconds']:.1f}",
                 _planned(row["seconds"], row["with_probe"], 1),
-                _planned(row["seconds"], row["without_probe"], 1),
+                _planned(row["seconds"] - (row["probe_seconds"] or 0.0), row["without_probe"], 1),
                 f"{row['bytes'] / MIB:.0f}",
                 _planned(row["bytes"] / MIB, [value / MIB for value in row["planned_bytes"]], 0),
             ]

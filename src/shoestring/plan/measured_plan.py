@@ -22,6 +22,8 @@ from shoestring.units import bytes_text, plural, seconds_text
 MEASURED = "measured before training"
 _ONCE_RANGE = (0.7, 1.5)
 """An assumption: factors between which what was measured once differs from what a run measures."""
+_OTHER_PROCESS = (0.9, 1.1)
+"""An assumption: factors between which the same update takes longer or shorter in the process that trains."""
 _DISTURBED = 0.02
 """The share of the time that threads waited for a processor from which on other processes have disturbed a probe."""
 
@@ -118,7 +120,8 @@ def _time(plan: Plan, measured: Measurement) -> PlannedTime:
     waiting_seconds, saved_seconds = _waiting(measured, plan.counts.epochs)
     # Later epochs may be faster than the one that was measured, but are so only if the data stay in memory.
     share = saved_seconds / seconds if seconds else 0.0
-    update = Span(seconds * (1 - share), low * (1 - share), high)
+    lower, higher = _OTHER_PROCESS
+    update = Span(seconds * (1 - share), low * (1 - share) * lower, high * higher)
     return PlannedTime.from_update(
         update,
         _time_parts(plan.time.parts, update, waiting_seconds - saved_seconds),
