@@ -231,6 +231,11 @@ BENCHMARKS = (
         "-m benchmarks.engine.malloc --json OUT",
     ),
     _benchmark(
+        "spinning",
+        "How long should threads spin while they wait, on an idle CPU and on a busy one?",
+        "-m benchmarks.engine.spinning --json OUT",
+    ),
+    _benchmark(
         "architectures",
         "What is answered for 38 published configurations?",
         "benchmarks/architectures/answers.py DATA/architectures --json OUT",

@@ -1,5 +1,6 @@
-"""A process ends with its parent, by a signal of the system or by polling; whether a process runs."""
+"""A process ends with its parent, by a signal of the system or by polling; whether a process runs; how threads wait."""
 
+import os
 import subprocess
 import sys
 import time
@@ -7,7 +8,7 @@ import time
 import psutil
 import pytest
 
-from shoestring.processes import is_running
+from shoestring.processes import is_running, limit_spinning
 
 CODE = """
 import os, sys, time
@@ -64,3 +65,17 @@ def test_process_that_has_ended_is_not_running_before_its_parent_notices():
             time.sleep(0.01)
         assert not is_running(process.pid)
     assert not is_running(process.pid)
+
+
+@pytest.mark.parametrize(
+    ("environment", "spins"),
+    [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
+)
+def test_threads_wait_as_the_environment_tells_or_sleep_soon(monkeypatch, environment, spins):
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.setenv(name, "")  # so that its absence is restored
+        monkeypatch.delenv(name)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    limit_spinning()
+    assert os.environ.get("GOMP_SPINCOUNT") == spins

@@ -42,6 +42,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "rank_kills": engine.rank_kills,
     "rank_memory": engine.rank_memory,
     "ranks": engine.ranks,
+    "spinning": engine.spinning,
     "session_limits": engine.session_limits,
     "foreign_code": finetune.foreign_code,
     "finetune_behaviour": finetune.behaviour,

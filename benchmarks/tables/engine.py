@@ -1,6 +1,7 @@
 """The engine beside other loops, runs of several processes, the ends of sessions, and exported models."""
 
 from collections.abc import Sequence
+from statistics import median
 from typing import cast
 
 from benchmarks.tables.markdown import Row, read_result, table
@@ -171,3 +172,25 @@ def _slowdown(share: float, interval: Sequence[float]) -> str:
 
 def _signed(share: float) -> str:
     return f"{share:+.1%}"
+
+
+def spinning() -> str:
+    """Write the median update of each model by how long its threads spin, on an idle and on a busy machine."""
+    rows = read_result("spinning")["rows"]
+    counts = list(rows[0]["update_seconds"])
+    head = (
+        "update of",
+        "other processes",
+        *(f"{int(count):,} spins" if count != "default" else "default" for count in counts),
+    )
+    return table(
+        head,
+        (
+            [
+                row["model"],
+                str(row["other_processes"]),
+                *(f"{median(row['update_seconds'][count]) * 1e3:,.0f} ms" for count in counts),
+            ]
+            for row in rows
+        ),
+    )

@@ -5,10 +5,13 @@ import signal
 import sys
 from collections.abc import Callable
 
+from shoestring.processes import limit_spinning
+
 
 def main() -> None:
     """Run the command line and exit. Ctrl-C ends it without a traceback from its first moment."""
     try:
+        limit_spinning()
         _command_line()()
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")

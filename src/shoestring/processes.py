@@ -1,4 +1,6 @@
-"""Processes: when this one started, its end with its parent, and the end of another one with all its descendants."""
+"""Processes: when this one started, how its threads wait, its end with its parent, and the end of another one with all
+its descendants.
+"""
 
 import ctypes
 import os
@@ -13,6 +15,21 @@ from typing import Any
 _PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.5
 """Between two checks for the parent on systems other than Linux."""
+
+_SPINS = "GOMP_SPINCOUNT"
+_FEW_SPINS = "10000"
+"""Instead of 300,000, with which updates on a busy machine took up to 20 times as long. With 1,000, those of small
+models take up to a quarter longer on an idle one (`benchmarks/engine/spinning.py`)."""
+
+
+def limit_spinning() -> None:
+    """Let waiting threads of GNU's OpenMP sleep soon, unless the environment tells how they wait.
+
+    torch computes with them on a CPU. A thread that other processes keep from its processor holds up all others, and
+    while these spin, they keep it from theirs. Only torch that is imported later waits so; child processes inherit it.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault(_SPINS, _FEW_SPINS)
 
 
 def started_at() -> float:

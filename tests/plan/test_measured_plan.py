@@ -21,7 +21,7 @@ from tests.trace.sample_recipes import Mlp
 MEASURED = Measurement(
     device="a CPU",
     micro_batch=10,
-    updates=4,
+    updates=6,
     update_seconds=2.0,
     low_update_seconds=1.5,
     high_update_seconds=3.0,
@@ -140,6 +140,8 @@ def test_parts_of_measured_memory_sum_to_the_peak(cpu_plan):
     assert parts["weights"] == {part.name: part.bytes for part in cpu_plan.memory.parts}["weights"]
     assert parts[UNEXPLAINED] > 0
     assert (memory.low_bytes, memory.high_bytes) == (cpu_plan.memory.low_bytes, memory.peak_bytes + (3 + 64) * MIB)
+    few = with_measurement(cpu_plan, replace(MEASURED, updates=1), RECIPE, SETTINGS).memory  # its growth has just begun
+    assert few.high_bytes == memory.high_bytes + 3 * MIB
 
 
 def test_parts_are_smaller_if_less_was_measured_than_predicted(cpu_plan):

@@ -19,6 +19,8 @@ _SOURCES = {
 _LATER_BYTES = 64 * MIB
 """An assumption: by how much a process grows that a few updates do not show, by libraries that are loaded late, threads
 that save, and fragments of the allocator. A check allows as much."""
+_ENOUGH_UPDATES = 5
+"""An assumption: in fewer updates, a process has shown at most half of its growth."""
 _LATER_SHARE = 0.02
 """Workspaces of unknown size, as a share of the reserved memory, which later updates may need on a GPU: an assumption,
 that of the prediction."""
@@ -37,12 +39,14 @@ def _process_memory(memory: Breakdown, measured_bytes: int, measured: Measuremen
     """Return the memory of a process on a CPU, which was measured without planning and saving.
 
     The peak has these two as well. The low end is not above the predicted one, since a system that lacks memory takes
-    pages of files from a process. The high end adds by how much the peak still grew when the probe ended, and what a
-    process loads later; that of a probe that was not complete is not less than the predicted one.
+    pages of files from a process. The high end adds by how much the peak still grew when the probe ended, twice
+    that after few updates, and what a process loads later; that of a probe that was not complete is not less than the
+    predicted one.
     """
     copy = round(COPY_SHARE * (measured.state_bytes or 0))
     peak_bytes = measured_bytes + measured.planning_bytes + copy
-    high_bytes = peak_bytes + measured.growing_bytes + _LATER_BYTES
+    growing_bytes = measured.growing_bytes * (1 if measured.updates >= _ENOUGH_UPDATES else 2)
+    high_bytes = peak_bytes + growing_bytes + _LATER_BYTES
     return replace(
         memory,
         parts=(

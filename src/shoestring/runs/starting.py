@@ -12,6 +12,7 @@ from shoestring.errors import RunError, TraceError, UsageError
 from shoestring.hardware.catalog import Target
 from shoestring.plan.plan import Plan, make_plan
 from shoestring.plan.weight_type import with_weight_type
+from shoestring.processes import limit_spinning
 from shoestring.recipe.finding import choose
 from shoestring.recipe.near_misses import find_near_misses
 from shoestring.recipe.options import LoadedRecipe
@@ -156,6 +157,7 @@ def write_config_file(
 def import_training(stop: Stop) -> None:
     """Import torch and the training loop. What that takes is the measure of other imports and of leaving Python."""
     started = time.monotonic()
+    limit_spinning()
     importlib.import_module("shoestring.train.loop")
     stop.deadline.reserve(time.monotonic() - started)
 
