@@ -246,6 +246,7 @@ def train(
     limit_seconds: float | None = None,
     disk_bytes: int | None = None,
     allow_inexact: bool = False,
+    allow_cpu: bool = False,
     started: float | None = None,
     log: Sequence[str] = (),
     backup: str | Path | None = None,
@@ -258,7 +259,8 @@ def train(
     Without a plan, or with one made for another device, the run is first planned for this machine. The platform of the
     target `on` provides the limits (session hours, disk), which `limit_seconds` of this session and `disk_bytes` of the
     run's directory replace. `started` is the value of `time.monotonic()` at the start of the session, by default now. A
-    run keeps its options; other settings, versions or hardware need `allow_inexact`. `log` has names of logs, such as
+    run keeps its options; other settings, versions or hardware need `allow_inexact`. If `on` is a target with a GPU and
+    this machine has none, a new run is refused unless `allow_cpu`. `log` has names of logs, such as
     "tensorboard", which are written below `run/logs` while it trains, and in later sessions as well. Each checkpoint
     is copied to the folder or URL `backup` in the background, and a run that is not in `run` begins from `from_url`.
     Before a new run the plan is measured, as `plan` does with `probe`; the run's bits do not depend on it.
@@ -281,6 +283,7 @@ def train(
         disk_bytes=disk_bytes,
         started=time.monotonic() if started is None else started,
         allow_inexact=allow_inexact,
+        allow_cpu=allow_cpu,
         log=tuple(log),
         backup=None if backup is None else str(backup),
         from_url=None if from_url is None else str(from_url),

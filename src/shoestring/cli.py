@@ -21,6 +21,7 @@ import typer
 from shoestring import api, cli_kaggle, completion, streams
 from shoestring.cli_config import Config, RecipeCommand
 from shoestring.cli_options import (
+    AllowCpu,
     Json,
     On,
     OnHere,
@@ -310,6 +311,7 @@ def train(
         bool,
         typer.Option("--allow-inexact", help="Continue with other versions, hardware or settings, not bit for bit."),
     ] = False,
+    allow_cpu: AllowCpu = False,
     log: Annotated[
         list[str] | None,
         typer.Option(
@@ -338,6 +340,7 @@ def train(
     arguments = {
         "disk_bytes": parse("--disk", disk, parse_bytes),
         "allow_inexact": allow_inexact,
+        "allow_cpu": allow_cpu,
         "log": log or (),
         "backup": backup,
         "from_url": from_url,

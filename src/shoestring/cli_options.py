@@ -62,6 +62,10 @@ Probe = Annotated[
         show_default=False,
     ),
 ]
+AllowCpu = Annotated[
+    bool,
+    typer.Option("--allow-cpu", help="Train on the CPU if --on is a target with a GPU and the machine has none."),
+]
 RunDir = Annotated[
     Path,
     typer.Option(

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from shoestring.hardware.catalog import Target
-from shoestring.plan.commands import training_command
+from shoestring.plan.commands import is_sent, training_command
 from shoestring.plan.counts import Counts
 from shoestring.plan.sessions import PlannedSession, PlannedWeek
 from shoestring.recipe.options import LoadedRecipe
@@ -49,13 +49,12 @@ def answers(
         result.append(_part("in one week", loaded, requested, target, counts, sessions[: weeks[0].sessions]))
     finish = seconds_text(calendar_hours(sessions, weeks) * 3600)
     last = f"in the last of {plural(len(weeks), 'week')}, " if len(weeks) > 1 else ""
-    on_kaggle = target.platform is not None and target.platform.name == "kaggle"
-    repetition = "" if on_kaggle or len(sessions) == 1 else f", typed {plural(len(sessions), 'time')}"
+    repetition = "" if is_sent(target) or len(sessions) == 1 else f", typed {plural(len(sessions), 'time')}"
     result.append(
         Answer(
             question="all of it",
             answer=f"done {last}{finish} after the start at the latest{repetition}",
-            command=training_command(loaded, requested, target, verb="kaggle start" if on_kaggle else "train"),
+            command=training_command(loaded, requested, target),
         )
     )
     return result

@@ -5,11 +5,12 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 from shoestring import config
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Platform, Target
+from shoestring.hardware.probe import platform_here
 from shoestring.plan.weight_type import with_weight_type
 from shoestring.recipe.absent_data import split_values
 from shoestring.recipe.finding import is_hugging_face
@@ -27,15 +28,19 @@ def training_command(
     requested: Settings,
     target: Target,
     *,
-    verb: Literal["train", "kaggle start"] = "train",
     suffix: str = "",
     changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
     """Return the command line that trains `loaded` with `changes` of its options, in a run with this suffix.
 
-    The verb `kaggle start` trains on Kaggle, session after session, until the run is finished.
+    From elsewhere, `kaggle start` trains on a machine of Kaggle, session after session, until the run is finished.
     """
-    return _command(verb, loaded, requested, target, suffix, changes)
+    return _command("kaggle start" if is_sent(target) else "train", loaded, requested, target, suffix, changes)
+
+
+def is_sent(target: Target) -> bool:
+    """Return whether runs for the target are sent to Kaggle: it is one of its machines, and this one is not."""
+    return target.platform is not None and target.platform.name == "kaggle" != platform_here().name
 
 
 def _command(

@@ -82,7 +82,8 @@ def arguments(recipe: str, values: Mapping[str, object], request: LaunchRequest,
         command += [option, text] if text else []
     if request.probe is not None:
         command.append("--probe" if request.probe else "--no-probe")
-    return [*command, *(["--allow-inexact"] if request.allow_inexact else [])]
+    flags = {"--allow-inexact": request.allow_inexact, "--allow-cpu": request.allow_cpu}
+    return [*command, *(flag for flag, is_given in flags.items() if is_given)]
 
 
 def _follow(child: subprocess.Popen[bytes], run: Path) -> None:

@@ -50,12 +50,12 @@ def launch(
         stop = make_stop(request, target, signals, starting_seconds)
         if launcher and launcher.rank:
             return _follow(launcher, recipe, values, directory, target, request, stop)
-        _note_missing_gpu(request.on, target)
         with leading(launcher, directory, stop) as announce:
             try:
                 _restore(directory, request, stop)
             except SessionOver as over:
                 return _pause_without_plan(over.reason, recipe, request)
+            _require_gpu(request, target, directory)
             directory.create()
             with directory.locked():
                 prepared = _prepare(directory, recipe, values, plan, target, request, stop)
@@ -204,10 +204,24 @@ def _trusted_state(directory: RunDirectory) -> StoredState | None:
 
 def _resume_command(recipe: str | object, request: LaunchRequest) -> str:
     if isinstance(recipe, str):
-        return resume_command(recipe, request.run, request.on)
+        return resume_command(recipe, request.run, request.on) + (" --allow-cpu" if request.allow_cpu else "")
     return f"run the script that started {request.run} again"
 
 
-def _note_missing_gpu(on: str, target: Target) -> None:
-    if on not in targets.PROBED and targets.find(on).device.kind == "cuda" and target.device.kind == "cpu":
-        write_messages(f"this machine has no GPU: training on the CPU, with the limits of {on}")
+def _require_gpu(request: LaunchRequest, target: Target, directory: RunDirectory) -> None:
+    """Raise UsageError if the session is for a GPU and this machine has none, unless that is accepted.
+
+    A run that was planned for this CPU goes on.
+    """
+    on = request.on
+    if on in targets.PROBED or targets.find(on).device.kind != "cuda" or target.device.kind != "cpu":
+        return
+    stored = directory.plan()
+    planned_for = stored.plan.get("device") if stored and stored.plan else None
+    if not request.allow_cpu and planned_for != target.device.title:
+        raise UsageError(
+            f"--on {on}: this machine has no GPU, and its CPU would take many times as long",
+            hint="train where the GPU is; --allow-cpu trains on this CPU all the same, with the limits of "
+            f"{on}, and --on local without them",
+        )
+    write_messages(f"this machine has no GPU: training on the CPU, with the limits of {on}")

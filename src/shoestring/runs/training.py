@@ -40,6 +40,8 @@ class LaunchRequest:
     """The start of the session by `time.monotonic()`; planning counts as part of the session."""
     allow_inexact: bool = False
     """Continue with other versions, hardware or settings."""
+    allow_cpu: bool = False
+    """Train on the CPU if `on` is a target with a GPU and this machine has none."""
     log: Sequence[str] = ()
     """The names of the sinks to write the run's numbers to (`monitor/sinks/names.py`)."""
     backup: str | None = None
