@@ -105,7 +105,7 @@ def test_plan_begins_with_answer_and_command(run_command, mine, monkeypatch):
     for out in (summary, full):
         sentence, _, command = " ".join(line.strip() for line in out.split("\n\n")[0].splitlines()).partition("type ")
         assert sentence.startswith("mine.py fits on kaggle-t4 (NVIDIA T4, 14.56 GiB; 4 parameters) and takes about")
-        assert command == "shoestring train mine.py --run runs/mine --on kaggle-t4"
+        assert command == "shoestring kaggle start mine.py --run runs/mine --on kaggle-t4"
         for words in ("CUDA context", "14.56 GiB", "micro_batch 4", "12 h", "█"):
             assert words in out
     for words in ("reasons", "alternatives", "out of memory", "full run"):

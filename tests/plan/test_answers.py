@@ -59,9 +59,8 @@ def test_less_than_an_epoch_is_a_number_of_updates():
 
 def test_commands_of_data_that_are_not_here_ask_for_them():
     result = ask(20.0, rows=1000)
-    assert "rows=1000" not in result["in one session"][1] and "data=PATH" in result["in one session"][1]
-    command = result["all of it"][1]
-    assert command[command.index("--data") + 1] == "OWNER/DATASET" and "rows=1000" in command
+    for command in (result["in one session"][1], result["all of it"][1]):
+        assert command[command.index("--data") + 1] == "OWNER/DATASET" and "rows=1000" in command
 
 
 def test_a_target_without_a_platform_has_no_week():

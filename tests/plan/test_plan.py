@@ -144,7 +144,16 @@ def test_plan_lists_the_fallbacks_of_the_engine(temporal):
 
 def test_phases_have_shell_commands(temporal):
     commands = {phase.name: shlex.split(phase.command) for phase in temporal.phases}
-    assert commands["full run"] == ["shoestring", "train", "temporal", "--run", "runs/temporal", "--on", "kaggle-t4"]
+    assert commands["full run"] == [
+        "shoestring",
+        "kaggle",
+        "start",
+        "temporal",
+        "--run",
+        "runs/temporal",
+        "--on",
+        "kaggle-t4",
+    ]
     assert commands["smoke test"][-2:] == ["--set", "epochs=1"]
     assert "pilot" not in commands  # the full run takes minutes
 
@@ -197,17 +206,17 @@ def test_long_run_has_a_pilot_of_about_an_hour():
 
 
 def test_commands_have_the_limits_of_the_plan():
-    target = targets.find("kaggle-t4")
+    target = targets.find("colab-t4")
     counts = Counts(samples={"train": 670}, per_epoch=3, total=150, epochs=50)
     for seconds, size, flags in (
         (None, None, []),
-        (9 * 3600, 15 * 10**9, ["--limit", "9h", "--disk", "15GB"]),
+        (9 * 3600, 14 * 10**9, ["--limit", "9h", "--disk", "14GB"]),
         (100, 20_131_000, ["--limit", "100s", "--disk", "20.131MB"]),
     ):
         limited = targets.with_limits(target, session_seconds=seconds, disk_bytes=size)
         *_, run = phases(find("temporal"), Settings(), limited, counts=counts, work=HALF_A_SECOND)
         command = shlex.split(run.command)
-        assert command == ["shoestring", "train", "temporal", "--run", "runs/temporal", "--on", "kaggle-t4", *flags]
+        assert command == ["shoestring", "train", "temporal", "--run", "runs/temporal", "--on", "colab-t4", *flags]
 
 
 def test_notebook_html_has_no_scripts(temporal):

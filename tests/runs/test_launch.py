@@ -82,9 +82,17 @@ def test_plan_for_this_machine_is_used_unchanged(tmp_path, capsys):
 
 
 def test_session_limit_of_the_platform_applies(tmp_path):
-    shoestring.train(Mine(), run=tmp_path, on="kaggle-t4")
+    shoestring.train(Mine(), run=tmp_path, on="kaggle-t4", allow_cpu=True)
     sessions = [line for line in (tmp_path / "events.jsonl").read_text().splitlines() if '"event": "session"' in line]
     assert json.loads(sessions[0])["limit_seconds"] == 12 * 3600
+
+
+def test_a_target_with_a_gpu_is_refused_without_one(tmp_path):
+    with pytest.raises(UsageError, match="this machine has no GPU") as raised:
+        shoestring.train(Mine(), run=tmp_path / "a", on="kaggle-t4")
+    assert "--allow-cpu" in raised.value.hint and not (tmp_path / "a").exists()
+    shoestring.train(Mine(), run=tmp_path / "b", on="kaggle-t4", allow_cpu=True)
+    assert shoestring.train(Mine(), run=tmp_path / "b", on="kaggle-t4").status == "finished"  # planned for this CPU
 
 
 def test_run_that_does_not_fit_is_not_started(tmp_path, monkeypatch):
@@ -170,7 +178,7 @@ def test_expandable_segments_are_set_by_environment_variable(monkeypatch, capsys
 
 def test_requested_disk_limit_replaces_the_platforms(tmp_path):
     with pytest.raises(RunError, match=r"disk limit of the run is 9\.77 KiB") as raised:
-        shoestring.train(Mine(), run=tmp_path, on="kaggle-t4", disk_bytes=10_000)
+        shoestring.train(Mine(), run=tmp_path, on="kaggle-t4", allow_cpu=True, disk_bytes=10_000)
     assert any(problem.startswith("2 full checkpoints: ") for problem in raised.value.problems)
     assert "--disk" in raised.value.hint
     # With this limit the first checkpoint fits, but not those with the optimizer's state.
@@ -181,7 +189,7 @@ def test_requested_disk_limit_replaces_the_platforms(tmp_path):
 
 
 def test_next_command_names_the_target(tmp_path):
-    shoestring.train(Mine(), run=tmp_path, on="kaggle-t4", limit_seconds=1e-9)
+    shoestring.train(Mine(), run=tmp_path, on="kaggle-t4", allow_cpu=True, limit_seconds=1e-9)
     assert json.loads((tmp_path / "state.json").read_text())["next"].endswith("--on kaggle-t4")
 
 

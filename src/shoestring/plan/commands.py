@@ -63,7 +63,7 @@ def _command(
         words += ["--run", str(Path("runs", f"{name}-{suffix}" if suffix else name))]
     if target.name != "local":
         words += ["--on", target.name]
-    words += _limit_flags(target)
+    words += _limit_flags(target, with_disk=verb != "kaggle start")
     takes_data = "data" in loaded.options or is_hugging_face(loaded.reference)
     if loaded.absent_data and verb == "train":
         options = split_values(options, own_fields(loaded))[0] | ({"data": "PATH"} if takes_data else {})
@@ -74,7 +74,7 @@ def _command(
     return shlex.join(words)
 
 
-def _limit_flags(target: Target) -> list[str]:
+def _limit_flags(target: Target, *, with_disk: bool) -> list[str]:
     """Return `--limit` and `--disk` for the limits of a target that are not its platform's own."""
     known = targets.known().get(target.name)
     if known is None or target.platform is None or target.platform == known.platform:
@@ -84,7 +84,7 @@ def _limit_flags(target: Target) -> list[str]:
     if target.platform.session_hours not in (None, own.session_hours):
         hours = target.platform.session_hours
         flags += ["--limit", f"{hours:g}h" if float(f"{hours:g}") == hours else f"{hours * 3600:.12g}s"]
-    if target.platform.disk_bytes not in (None, own.disk_bytes):
+    if with_disk and target.platform.disk_bytes not in (None, own.disk_bytes):
         size = target.platform.disk_bytes
         flags += ["--disk", f"{size // 10**9}GB" if size % 10**9 == 0 else f"{size / 10**6:.12g}MB"]
     return flags
