@@ -137,7 +137,7 @@ def run_chain_with_faults(seed: int, folder: Path, *, training: "Reference | Non
         if training:
             options = [argument for pair in TRAINING_OPTIONS for argument in ("--set", pair)]
             command = [sys.executable, "-m", "shoestring", "kaggle", "start", "temporal", "--run", str(run)]
-            command += [*options, "--limit", f"{limit}s", "--every", "0.5s"]
+            command += [*options, "--allow-cpu", "--limit", f"{limit}s", "--every", "0.5s"]
         else:
             (folder / "plan.json").write_text(json.dumps(plan))
             command = [sys.executable, str(LAPTOP), str(run), str(folder / "plan.json")]

@@ -139,7 +139,7 @@ def train_on_loopback(example: Example, folder: Path, transcript: Transcript) ->
     plain = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_STATE_HOME": str(folder / "state"), "COLUMNS": "100"}
     transcript.add(f"# One unbroken run of {recipe} on this machine, to compare with.")
     is_end = re.compile(r"session |finished|error").match
-    command = f"shoestring train {recipe} --run runs/{recipe}-unbroken --on {ON} {options}"
+    command = f"shoestring train {recipe} --run runs/{recipe}-unbroken --on {ON} --allow-cpu {options}"
     if transcript.run(command, plain, is_shown=lambda line: bool(is_end(line))):
         return [f"{recipe}: the unbroken run failed"]
     unbroken, run = folder / "runs" / f"{recipe}-unbroken", folder / "runs" / recipe
@@ -152,7 +152,7 @@ def train_on_loopback(example: Example, folder: Path, transcript: Transcript) ->
         is_over = threading.Event()
         thread = threading.Thread(target=end_first_session, args=(loopback, example, transcript.add, is_over))
         thread.start()
-        command = f"shoestring kaggle start {recipe} --run runs/{recipe} {options} --limit {limit}s --every {EVERY}"
+        command = f"shoestring kaggle start {recipe} --run runs/{recipe} --allow-cpu {options} --limit {limit}s --every {EVERY}"
         status = transcript.run(command, {**plain, **loopback.environment})
         is_over.set()
         thread.join()

@@ -507,14 +507,16 @@ def notebook(
     out: str | Path,
     user: str = "USER",
     internet: bool = True,
+    allow_cpu: bool = False,
     **values: object,
 ) -> WrittenNotebook:
     """Write a notebook that trains a recipe on a machine of Kaggle or Colab, and the metadata to push it to Kaggle.
 
     The folder `out` gets `notebook.ipynb`, which carries Shoestring and the recipe's files, and `kernel-metadata.json`
     for the account `user`. Without `internet`, for sessions of Kaggle that have none, it also gets `wheels`, a dataset
-    with the packages that Kaggle's image lacks. The notebook plans with the data that it finds: `rows`, `row_tokens`
-    and `lengths`, which stand for them in plans elsewhere, may be given and are not written into it.
+    with the packages that Kaggle's image lacks. A session without a GPU trains only with `allow_cpu`. The notebook
+    plans with the data that it finds: `rows`, `row_tokens` and `lengths`, which stand for them in plans elsewhere, may
+    be given and are not written into it.
 
     Raises UsageError for an unknown target, files that exist, a notebook that is too large for Kaggle, and wheels that
     cannot be downloaded.
@@ -523,7 +525,7 @@ def notebook(
     from shoestring.remote.notebook.writing import write_notebook
 
     loaded, of_run = choose_for_run(recipe, values)
-    return write_notebook(loaded, of_run, on, _path(out), user, internet=internet)
+    return write_notebook(loaded, of_run, on, _path(out), user, internet=internet, allow_cpu=allow_cpu)
 
 
 def watch(run: str | Path, *, page: str | Path | None = None, every_seconds: float = 1.0) -> Iterator[View]:

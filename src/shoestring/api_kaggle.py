@@ -19,6 +19,7 @@ def start(
     limit_seconds: float | None = None,
     every_seconds: float = 60.0,
     internet: bool = True,
+    allow_cpu: bool = False,
     user: str | None = None,
     wait: bool = True,
     on_event: Callable[[str], object] = lambda _: None,
@@ -32,7 +33,8 @@ def start(
     of a new run is for these data: with as many rows as the list of its files has, or as `rows`, `row_tokens` and
     `lengths` in `values` say, which only the plan has.
     `limit_seconds` of a session replaces the platform's limit. Kaggle is asked every `every_seconds`. Returns the chain
-    as `status` does. `on_event` gets a sentence for everything that happens, `on_plan` the plan of a new run.
+    as `status` does. A session that Kaggle gives no GPU ends at once, unless `allow_cpu`. `on_event` gets a sentence
+    for everything that happens, `on_plan` the plan of a new run.
 
     Raises UsageError with all problems, RunError for what waiting does not cure.
     """
@@ -55,6 +57,7 @@ def preview(
     data: Sequence[str] = (),
     limit_seconds: float | None = None,
     internet: bool = True,
+    allow_cpu: bool = False,
     user: str | None = None,
     **values: object,
 ) -> dict[str, Any]:
@@ -122,6 +125,6 @@ def stop(
 def _request(arguments: dict[str, Any]) -> Any:
     from shoestring.remote.kaggle.starting import StartRequest
 
-    names = ("recipe", "on", "limit_seconds", "internet", "user", "every_seconds", "wait", "values")
+    names = ("recipe", "on", "limit_seconds", "internet", "allow_cpu", "user", "every_seconds", "wait", "values")
     options = {name: arguments[name] for name in names if name in arguments}
     return StartRequest(run=Path(arguments["run"]), data=tuple(arguments["data"]), **options)

@@ -557,6 +557,7 @@ def notebook(
             help="Whether the session has internet. Without it, DIR also gets wheels of what the image lacks.",
         ),
     ] = True,
+    allow_cpu: AllowCpu = False,
     set_: Set = None,
     config_file: Config = None,
     as_json: Json = False,
@@ -567,9 +568,8 @@ def notebook(
     """
     from shoestring.report.terminal.notebook import screen
 
-    written = api.notebook(
-        recipe, on, out=out, user=user, internet=internet, **option_values(api.notebook, set_, config_file)
-    )
+    values = option_values(api.notebook, set_, config_file)
+    written = api.notebook(recipe, on, out=out, user=user, internet=internet, allow_cpu=allow_cpu, **values)
     print_answer(written.json(), as_json, lambda: screen(written))
 
 

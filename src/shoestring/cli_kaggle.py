@@ -9,7 +9,7 @@ import typer
 
 from shoestring import api_kaggle, completion, streams
 from shoestring.cli_config import Config, RecipeCommand
-from shoestring.cli_options import Json, RunDir, Set, examples, option_values, parse
+from shoestring.cli_options import AllowCpu, Json, RunDir, Set, examples, option_values, parse
 from shoestring.cli_output import Command, print_answer
 from shoestring.errors import UsageError
 from shoestring.units import parse_seconds
@@ -65,6 +65,7 @@ def start(
     internet: Annotated[
         bool, typer.Option("--internet/--no-internet", help="Whether sessions have internet; nothing needs it.")
     ] = True,
+    allow_cpu: AllowCpu = False,
     user: Annotated[
         str | None, typer.Option(metavar="NAME", help="The owner of the kernels, if it is not the account.")
     ] = None,
@@ -91,6 +92,7 @@ def start(
         "data": data or (),
         "limit_seconds": parse("--limit", limit, parse_seconds),
         "internet": internet,
+        "allow_cpu": allow_cpu,
         "user": user,
         **option_values(api_kaggle.start, set_, config_file),
     }

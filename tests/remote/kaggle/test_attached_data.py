@@ -62,10 +62,10 @@ def loopback(tmp_path, monkeypatch):
 
 def test_the_command_of_a_plan_trains_attached_data_and_the_rest_is_planned_again(loopback, run_command):
     loaded, settings = choose("legal", {"size": "tiny", "rows": JUDGMENTS, "epochs": 300})
-    command = training_command(loaded, settings, find_target("kaggle-t4x2"), verb="kaggle start")
+    command = training_command(loaded, settings, find_target("kaggle-t4x2"))
     assert "--data OWNER/DATASET" in command and f"--set rows={JUDGMENTS}" in command
     words = shlex.split(command.replace("OWNER/DATASET", "me/judgments:cases"))[1:]
-    status, _, err = run_command(*words, "--every", "0.2s")
+    status, _, err = run_command(*words, "--allow-cpu", "--every", "0.2s")
     assert status == 1 and "session 1 is paused" in err, err
     chain = read_chain(Path("runs/legal/kaggle"))
     assert chain.set == {"size": "tiny", "epochs": "300"}  # the rows are of the plan alone

@@ -110,6 +110,8 @@ class ChainState:
     """The longest session."""
     internet: bool = True
     """Whether sessions have internet."""
+    allow_cpu: bool = False
+    """Whether a session that Kaggle gives no GPU trains on its CPU; otherwise it ends at once."""
     set: dict[str, str] = field(default_factory=dict)
     """The values of `--set`, by key."""
     data: list[str] = field(default_factory=list)
@@ -159,7 +161,7 @@ _KINDS = {
     **dict.fromkeys(("user", "base", "recipe", "on", "status", "reason", "package_digest", "package_status"), TEXT),
     "format": COUNT,
     "limit_seconds": _SECONDS,
-    "internet": _BOOL,
+    **dict.fromkeys(("internet", "allow_cpu"), _BOOL),
     "set": OBJECT,
     "data": _LIST,
     "sessions": _LIST,

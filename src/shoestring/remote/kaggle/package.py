@@ -77,6 +77,7 @@ def new_chain(
     on: str,
     limit_seconds: float,
     internet: bool,
+    allow_cpu: bool,
     values: Mapping[str, Any],
     data: Iterable[str],
 ) -> ChainState:
@@ -89,6 +90,7 @@ def new_chain(
         on=on,
         limit_seconds=limit_seconds,
         internet=internet,
+        allow_cpu=allow_cpu,
         set={key: option_text(value) for key, value in values.items()},
         data=list(data),
     )
@@ -123,7 +125,8 @@ def make_job(loaded: LoadedRecipe, state: ChainState, *, wait: bool = True) -> J
         "on": state.on,
         "output_bytes": _OUTPUT_BYTES,
         "internet": state.internet,
-        "arguments": [],
+        "needs_gpu": not state.allow_cpu,
+        "arguments": ["--allow-cpu"] if state.allow_cpu else [],
     }
     return Job(
         script=make_script,

@@ -63,6 +63,7 @@ class StartRequest:
     limit_seconds: float | None = None
     every_seconds: float = 60.0
     internet: bool = True
+    allow_cpu: bool = False
     user: str | None = None
     wait: bool = True
     absent: Mapping[str, Any] = field(default_factory=dict)
@@ -257,6 +258,8 @@ def _resume(request: StartRequest, state: ChainState) -> Job:
         problems.append(f"--on {request.on}: the chain was started with {state.on}")
     if state.internet and not request.internet:
         problems.append("--no-internet: the chain was started with internet")
+    if request.allow_cpu and not state.allow_cpu:
+        problems.append("--allow-cpu: the chain was started without it")
     if request.user not in (None, state.user):
         problems.append(f"--user {request.user}: the chain belongs to {state.user}")
     if problems:
@@ -325,6 +328,7 @@ def _new_state(request: StartRequest, user: str) -> ChainState:
         on=request.on,
         limit_seconds=request.limit_seconds or longest_session_seconds(request.on),
         internet=request.internet,
+        allow_cpu=request.allow_cpu,
         values=request.values,
         data=request.data,
     )

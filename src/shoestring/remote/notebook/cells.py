@@ -48,10 +48,12 @@ def make_cells(
     values: Mapping[str, Any],
     files: Mapping[str, str],
     install: str,
+    allow_cpu: bool = False,
 ) -> Iterator[Cell]:
     """Yield the cells. `recipe` is a built-in name or the path of one of `files`, which the notebook writes.
 
-    `install` is the source of the cell that installs Shoestring.
+    `install` is the source of the cell that installs Shoestring. With `allow_cpu` a session without a GPU trains on its
+    CPU; otherwise the cell that trains raises an error.
     """
     folder = re.sub(r"[^\w.-]+", "-", name)  # of a class in a file, the name has a colon
     yield _text(
@@ -89,7 +91,9 @@ session.continue_attached_run(RUN)"""
         "## Train\n\nThe display follows the run. **Interrupt this cell to pause**: the run is saved, and the cell "
         "goes on with it. It is also saved, and paused, before the session's limit."
     )
-    yield _code("shoestring.train(RECIPE, run=RUN, on=TARGET, limit_seconds=session.seconds_left(TARGET), **OPTIONS)")
+    permission = "allow_cpu=True, " if allow_cpu else ""
+    limit = "limit_seconds=session.seconds_left(TARGET)"
+    yield _code(f"shoestring.train(RECIPE, run=RUN, on=TARGET, {permission}{limit}, **OPTIONS)")
     yield _text("## The report")
     yield _code("session.show_page(shoestring.report(RUN))")
     yield _text("## Use the model\n\nThe metrics of its best weights, and predictions for new inputs.")

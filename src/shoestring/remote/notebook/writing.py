@@ -57,8 +57,11 @@ def write_notebook(
     user: str,
     *,
     internet: bool = True,
+    allow_cpu: bool = False,
 ) -> WrittenNotebook:
     """Write a notebook that trains the recipe on the target; for a session without internet also wheels, as a dataset.
+
+    With `allow_cpu`, a session without a GPU trains on its CPU.
 
     Raises UsageError for another target than a machine of Kaggle or Colab, for files that exist, for a notebook that is
     too large, and for wheels that cannot be downloaded.
@@ -81,7 +84,10 @@ def write_notebook(
     assert answer is not None
     dataset = f"{_slug(loaded.name)}-wheels"
     install = install_cell(extras, answer.lacks, dataset)
-    text = _notebook_text(make_cells(recipe, loaded.name, target, platform, _plain(values), files, install), platform)
+    cells = make_cells(
+        recipe, loaded.name, target, platform, _plain(values), files, install=install, allow_cpu=allow_cpu
+    )
+    text = _notebook_text(cells, platform)
     if len(text.encode()) > MAX_BYTES:
         largest = sorted(files, key=lambda name: -len(files[name]))[:3]
         raise UsageError(

@@ -100,6 +100,13 @@ def test_session_without_its_package_fails_with_the_reason(tmp_path):
     assert left.update == 0 and not (tmp_path / "working" / "run").exists()
 
 
+def test_session_without_the_gpu_that_it_needs_ends_at_once(tmp_path):
+    left = run_session(tmp_path, make_config(1, needs_gpu=True))
+    assert (left.status, left.exit_status) == ("failed", None)
+    assert left.reason == "Kaggle gave this session no GPU, so nothing was trained"
+    assert "phone number" in left.hint and "--allow-cpu" in left.hint
+
+
 def test_failed_training_has_the_message_as_reason(program):
     session = make_session(program, set={"epochs": "0"})
     session.train("temporal")

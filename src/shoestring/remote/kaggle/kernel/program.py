@@ -120,6 +120,12 @@ class Session:
     def run(self) -> None:
         self.state["facts"] = facts(internet=self.config["internet"] and has_internet())
         self.state["facts"]["disk_free_bytes"] = self.probe_disk()
+        if self.config.get("needs_gpu") and not self.state["facts"]["gpus"]:
+            raise SessionError(
+                "Kaggle gave this session no GPU, so nothing was trained",
+                "verify the account's phone number on www.kaggle.com/settings, see whether GPU quota is left, and "
+                "start again; or shoestring kaggle start --allow-cpu with another --run trains on the CPU all the same",
+            )
         package = self.find_package()
         self.install(package)
         installed = {item.name: item.version for item in importlib.metadata.distributions(path=[str(SITE)])}
