@@ -98,7 +98,17 @@ def by_kaggle_start(recipe: str, options: list[str], folder: Path, python: Path)
 
 def by_notebook(recipe: str, options: list[str], folder: Path, python: Path) -> tuple[str, set[str], list[str]]:
     """The same by the cells of a notebook that install and train."""
-    command = ["shoestring", "notebook", recipe, "--out", str(folder / "notebook"), "--no-internet", "--allow-cpu", "--user", "me"]
+    command = [
+        "shoestring",
+        "notebook",
+        recipe,
+        "--out",
+        str(folder / "notebook"),
+        "--no-internet",
+        "--allow-cpu",
+        "--user",
+        "me",
+    ]
     if status := run([*command, *options], folder, {}):
         return "", set(), [f"notebook ended with exit status {status}"]
     content = json.loads((folder / "notebook" / "notebook.ipynb").read_text())

@@ -122,6 +122,7 @@ def try_platform(target: str, folder: Path, python: Path) -> dict:
         target,
         "--out",
         str(notebook_folder),
+        "--allow-cpu",
     ]
     subprocess.run([*command, *pairs], check=True, capture_output=True)
     environment = clean_environment()

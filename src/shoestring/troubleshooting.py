@@ -57,6 +57,7 @@ HEADINGS = {
     r"|^only this machine can be measured",
     # Starting
     "the run is being trained by another process": r" is being trained by another process ",
+    "this machine has no GPU": r"^--on .*: this machine has no GPU",
     "the lock of the run cannot be used": r" cannot be locked| is not the lock of a run| the lock of a run, and is not "
     r"| is a directory, not a lock",
     "the directory is not empty and contains no run": r" is not empty and contains no run: ",

@@ -12,6 +12,7 @@ from shoestring.hardware.catalog import Target
 from shoestring.monitor.events import is_changed, read
 from shoestring.monitor.sinks.names import of_earlier_sessions, require
 from shoestring.monitor.sinks.processes import writing_logs
+from shoestring.plan.commands import is_sent
 from shoestring.plan.plan import Plan
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.remote.backup.processes import copying, restoring
@@ -221,7 +222,7 @@ def _require_gpu(request: LaunchRequest, target: Target, directory: RunDirectory
     if not request.allow_cpu and planned_for != target.device.title:
         raise UsageError(
             f"--on {on}: this machine has no GPU, and its CPU would take many times as long",
-            hint="train where the GPU is; --allow-cpu trains on this CPU all the same, with the limits of "
-            f"{on}, and --on local without them",
+            hint=("shoestring kaggle start trains on Kaggle" if is_sent(targets.find(on)) else "train where the GPU is")
+            + f"; --allow-cpu trains on this CPU all the same, with the limits of {on}, and --on local without them",
         )
     write_messages(f"this machine has no GPU: training on the CPU, with the limits of {on}")
