@@ -152,7 +152,8 @@ def train_on_loopback(example: Example, folder: Path, transcript: Transcript) ->
         is_over = threading.Event()
         thread = threading.Thread(target=end_first_session, args=(loopback, example, transcript.add, is_over))
         thread.start()
-        command = f"shoestring kaggle start {recipe} --run runs/{recipe} --allow-cpu {options} --limit {limit}s --every {EVERY}"
+        session = f"--allow-cpu {options} --limit {limit}s --every {EVERY}"
+        command = f"shoestring kaggle start {recipe} --run runs/{recipe} {session}"
         status = transcript.run(command, {**plain, **loopback.environment})
         is_over.set()
         thread.join()
