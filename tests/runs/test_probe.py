@@ -68,7 +68,7 @@ def test_a_run_has_the_same_bits_with_and_without_a_probe(recipe, tmp_path, caps
     plan = read_plan(tmp_path / "with")
     measured = Measurement.from_json(plan["measured"])
     assert measured.updates == 10 and measured.problem == "" and measured.predicted
-    assert plan["time"]["update_seconds"] == measured.update_seconds
+    assert 0 < plan["time"]["update_seconds"] <= measured.update_seconds  # of later epochs, if they wait less for data
     assert sum(part["bytes"] for part in plan["memory"]["parts"]) == plan["memory"]["peak_bytes"]
     assert plan["memory"]["low_bytes"] <= measured.peak_bytes <= plan["memory"]["peak_bytes"]
     assert read_plan(tmp_path / "without")["measured"] is None
