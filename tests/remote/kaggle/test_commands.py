@@ -45,7 +45,7 @@ def test_status_has_the_documented_keys(run, run_command):
     status, out, _ = run_command("kaggle", "status", "--run", run, "--json")
     chain = json.loads(out)
     assert status == 0 and set(chain) == {
-        "user", "base", "recipe", "on", "limit_seconds", "internet", "set", "data", "status", "reason",
+        "user", "base", "recipe", "on", "limit_seconds", "internet", "allow_cpu", "set", "data", "status", "reason",
         "package", "package_digest", "package_status", "sessions", "waiting_until", "kernels", "update",
         "total_updates", "forecast", "kaggle", "note",
     }  # fmt: skip
