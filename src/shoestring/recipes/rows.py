@@ -47,10 +47,11 @@ class BadRows:
         if len(self._problems) < MAX_LISTED:
             self._problems.append(f"{path}, line {line}: {reason}" if line is not None else f"{path}: {reason}")
 
-    def finish(self, row_count: int, *, hint_for_all: str = "") -> None:
+    def finish(self, row_count: int, *, hint_for_all: str = "", alternative: str = "") -> None:
         """Report the unusable rows after all `row_count` rows (unusable ones included) were read.
 
-        If no row can be used, `hint_for_all` says what may be the reason.
+        If no row can be used, `hint_for_all` says what may be the reason. `alternative` is another way to use some of
+        the rows, for the hint.
 
         Raises DataError listing them, unless unusable rows are skipped and at least one usable row remains.
         """
@@ -61,7 +62,8 @@ class BadRows:
         problems = [*self._problems, *([f"and {count_text(unlisted)} more"] if unlisted else [])]
         if self._count >= row_count:
             message = f"{message}: nothing is left" if self._skips else message
-            raise DataError(message, problems=problems, hint=hint_for_all or "correct these rows")
+            raise DataError(message, problems=problems, hint=(hint_for_all or "correct these rows") + alternative)
         if not self._skips:
-            raise DataError(message, problems=problems, hint="correct these rows, or skip them: --set on_bad_rows=skip")
+            hint = f"correct these rows, or skip them: --set on_bad_rows=skip{alternative}"
+            raise DataError(message, problems=problems, hint=hint)
         self.notes.append(f"{message} and were skipped (on_bad_rows=skip): " + "; ".join(problems))

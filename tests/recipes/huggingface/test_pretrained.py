@@ -18,6 +18,7 @@ from shoestring.errors import UsageError
 from shoestring.recipe.finding import choose
 from shoestring.recipes import chart, legal, vqa
 from shoestring.recipes.chart import building
+from shoestring.recipes.huggingface import pretrained
 from shoestring.recipes.vqa.parts import PARTS
 from tests.checkpoint.test_foreign import Malicious
 from tests.recipes.legal.test_encoder import save_bert_tokenizer
@@ -188,3 +189,11 @@ def test_a_folder_of_chart_is_a_path_and_a_name_is_not(folders, monkeypatch):
     assert loaded.paths == {"weights_from": folders["chart"]}
     loaded, _ = choose("chart", {"weights_from": "Qwen/Qwen2.5-VL-3B-Instruct"})
     assert loaded.paths == {} and loaded.options["weights_from"] == "Qwen/Qwen2.5-VL-3B-Instruct"
+
+
+def test_files_that_cannot_be_downloaded_have_another_hint(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    for download, hint in ((True, "where the hub can be reached"), (False, "with download=true")):
+        with pytest.raises(UsageError, match="m=a/b cannot be") as error, pretrained.reading("m=a/b"):
+            pretrained.find("a/b", download=download)
+        assert hint in error.value.hint

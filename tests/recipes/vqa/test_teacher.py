@@ -85,8 +85,9 @@ def test_incomplete_rows_are_taken_as_the_published_loader_takes_them(tmp_path: 
     rows[3] |= {"reasoning_type": None, "teacher_reasoning": None}
     del rows[4]["teacher_reasoning"]
     path = write_data(tmp_path, rows)
-    with pytest.raises(DataError, match="5 of 6 rows"):
+    with pytest.raises(DataError, match="5 of 6 rows") as refused:
         teacher.read(path, None, BadRows("refuse"))
+    assert (refused.value.hint or "").endswith("; 5 of them can be used with --set incomplete_rows=neutral")
     bad_rows = BadRows("refuse")
     samples = teacher.read(path, None, bad_rows, takes_incomplete=True)
     assert [(sample.kind, sample.weight) for sample in samples] == [

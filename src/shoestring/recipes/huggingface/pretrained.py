@@ -23,6 +23,10 @@ _WEIGHTS = (["model*.safetensors"], ["pytorch_model*.bin"])
 """The files of weights, in the order in which they are looked for."""
 
 
+class _UnreachableError(Exception):
+    """Files that may be downloaded cannot be."""
+
+
 def find(source: str | Path, *, download: bool) -> Path:
     """Return the folder with the configuration and the tokenizer of `source`, a folder or a name on the hub.
 
@@ -87,6 +91,11 @@ def reading(label: str, *, expected: str = "config.json, model.safetensors or py
         yield
     except UsageError:
         raise
+    except _UnreachableError as error:
+        raise UsageError(
+            f"{label} cannot be downloaded: {error}",
+            hint=f"try again where the hub can be reached, or copy a folder with {expected} here and name it",
+        ) from error
     except Exception as error:  # the library for tokenizers raises just that
         cause = error.message if isinstance(error, CheckpointError) else " ".join(str(error).split())[:200]
         raise UsageError(
@@ -119,7 +128,13 @@ def _require_published(name: str) -> None:
 def _fetch(name: str, patterns: list[str], *, download: bool) -> Path:
     """Return the folder in the hub's cache of a model, with the files of these patterns."""
     import huggingface_hub
+    from huggingface_hub.errors import LocalEntryNotFoundError
 
-    folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns, local_files_only=not download))
+    try:
+        folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns, local_files_only=not download))
+    except LocalEntryNotFoundError as error:
+        if not download:
+            raise
+        raise _UnreachableError("the hub does not answer, and this machine has no copy of its files") from error
     require_regular_files(folder)
     return folder

@@ -58,7 +58,13 @@ def read(data: Path, images: Path | None, bad_rows: BadRows, *, takes_incomplete
     for (position, _), result in zip(numbered, results, strict=True):
         if isinstance(result, str):
             bad_rows.report(file, position, result)
-    bad_rows.finish(len(numbered))
+    completed = [
+        isinstance(_parse_line(line, folder, takes_incomplete=True), Sample)
+        for (_, line), result in zip(numbered, results, strict=True)
+        if isinstance(result, str) and not takes_incomplete
+    ]
+    alternative = f"; {count_text(sum(completed))} of them can be used with --set incomplete_rows=neutral"
+    bad_rows.finish(len(numbered), alternative=alternative if any(completed) else "")
     incomplete = [r for r in results if isinstance(r, Sample) and (r.kind == NEUTRAL or not r.reasoning)]
     if incomplete:
         bad_rows.notes.append(
