@@ -39,5 +39,11 @@ def notable_settings(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
 def device_text(target: Target, facts: Facts) -> str:
     """Describe the device of a target and the size of the model."""
     device = target.device
-    parameters = f"{count_text(facts.parameters_total)} parameters"
-    return f"{device.title}, {bytes_text(device.memory_bytes)} \N{MIDDLE DOT} {parameters}"
+    return f"{device.title}, {bytes_text(device.memory_bytes)} \N{MIDDLE DOT} {parameters_text(facts)}"
+
+
+def parameters_text(facts: Facts) -> str:
+    """Write the number of a model's parameters, and how many of them are trained if that is not all."""
+    total, trainable = facts.parameters_total, facts.parameters_trainable
+    trained = "" if trainable == total else f", {count_text(trainable)} of them trained ({trainable / total:.2%})"
+    return f"{count_text(total)} parameters{trained}"

@@ -9,10 +9,10 @@ from rich.text import Text
 
 from shoestring.estimate.memory import MemoryPart
 from shoestring.hardware.catalog import Target
-from shoestring.report.wording import notable_settings
+from shoestring.report.wording import notable_settings, parameters_text
 from shoestring.streams import message_text, one_line
 from shoestring.trace.record import Facts
-from shoestring.units import bytes_text, count_text
+from shoestring.units import bytes_text
 
 _BAR = 30
 VERDICTS = {"fits": "bold green", "fits with changes": "bold yellow", "does not fit": "bold red"}
@@ -25,7 +25,7 @@ def headline(recipe: str, target: Target, facts: Facts) -> Text:
         (one_line(recipe), "bold"),
         " on ",
         (target.name, "bold"),
-        f" ({device}) · {count_text(facts.parameters_total)} parameters",
+        f" ({device}) · {parameters_text(facts)}",
     )
 
 

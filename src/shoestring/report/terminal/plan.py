@@ -15,10 +15,10 @@ from shoestring.plan.plan import Plan
 from shoestring.plan.proposals import Proposal
 from shoestring.plan.shares import gpus_of, samples_per_shard, shards_per_gpu
 from shoestring.report.terminal.elements import VERDICTS, bar, grid, memory_bars, settings_text
-from shoestring.report.wording import limit_text, memory_text
+from shoestring.report.wording import limit_text, memory_text, parameters_text
 from shoestring.settings import Settings
 from shoestring.streams import message_text, one_line
-from shoestring.units import bytes_text, count_text, plural, seconds_text
+from shoestring.units import bytes_text, plural, seconds_text
 
 _SUMMARY_PARTS = 5
 """Parts of the memory that the summary names; the smaller ones are added up."""
@@ -101,10 +101,7 @@ def _answer(plan: Plan, full: str) -> RenderableType:
     `full` is the way to print everything; empty if this is everything.
     """
     device = plan.target.device
-    place = (
-        f"{plan.target.name} ({device.title}, {bytes_text(device.memory_bytes)}; "
-        f"{count_text(plan.facts.parameters_total)} parameters)"
-    )
+    place = f"{plan.target.name} ({device.title}, {bytes_text(device.memory_bytes)}; {parameters_text(plan.facts)})"
     fits, style = ("fits", VERDICTS["fits"]) if plan.fits else ("does not fit", VERDICTS[plan.verdict])
     text = Text.assemble((one_line(plan.recipe), "bold"), " ", (fits, style), f" on {place}")
     if plan.fits:

@@ -1,0 +1,16 @@
+"""The words for a model and its device."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from shoestring.report.wording import parameters_text
+
+
+@pytest.mark.parametrize(
+    ("trainable", "text"),
+    [(2_000_000, "2,000,000 parameters"), (5_000, "2,000,000 parameters, 5,000 of them trained (0.25%)")],
+)
+def test_parameters_that_are_not_trained_are_told_apart(trainable, text):
+    facts = SimpleNamespace(parameters_total=2_000_000, parameters_trainable=trainable)
+    assert parameters_text(facts) == text
