@@ -108,6 +108,7 @@ def test_plan_begins_with_answer_and_command(run_command, mine, monkeypatch):
         assert command == "shoestring kaggle start mine.py --run runs/mine --on kaggle-t4"
         for words in ("CUDA context", "14.56 GiB", "micro_batch 4", "12 h", "█"):
             assert words in out
+    assert "To train it there, type" in run_command("plan", "mine.py", "--on", "colab-t4")[1]
     for words in ("reasons", "alternatives", "out of memory", "full run"):
         assert f"\n{words}  " in full and f"\n{words}  " not in summary
 

@@ -66,6 +66,10 @@ def test_package_has_the_wheels_of_what_the_image_lacks_with_these_options(tmp_p
         assert {name.partition("-")[0] for name in sent} == wheels and all(name.endswith("3.12.whl") for name in sent)
         assert ("bitsandbytes" in job.config["extras"]) is ("bitsandbytes" in wheels)
         assert job.config["python"] == "3.12"
+        assert (job.config["needs_gpu"], job.config["arguments"]) == (True, [])
+    state.allow_cpu = True
+    job = make_job(choose("finetune", {"size": "tiny"})[0], state)
+    assert (job.config["needs_gpu"], job.config["arguments"]) == (False, ["--allow-cpu"])
 
 
 def test_wheels_that_cannot_be_downloaded_are_notes_or_an_error_without_internet(tmp_path, monkeypatch):

@@ -160,6 +160,7 @@ def test_install_cell_takes_tested_versions_of_what_the_machine_lacks(install, t
 
 def test_install_cell_asks_no_index_for_a_complete_machine(install, tmp_path):
     shoestring.notebook("temporal", out=tmp_path / "out")
+    assert "allow_cpu=True" not in (tmp_path / "out" / "notebook.ipynb").read_text()
     (own,), constraints = install(tmp_path / "out", {"torch": "2.10.0"})
     assert "--no-index" in own and not constraints
 
@@ -172,7 +173,8 @@ def test_install_cell_installs_what_the_image_has_lost(install, tmp_path):
 
 def test_install_cell_on_colab(install, tmp_path):
     """Where no dataset is attached, nor any folder for one is there."""
-    shoestring.notebook("temporal", "colab-t4", out=tmp_path / "out")
+    shoestring.notebook("temporal", "colab-t4", out=tmp_path / "out", allow_cpu=True)
+    assert "on=TARGET, allow_cpu=True, " in (tmp_path / "out" / "notebook.ipynb").read_text()
     _, constraints = install(tmp_path / "out", {"torch": "2.11.0+cu128"})
     assert constraints == ["torch==2.11.0+cu128", "torchmetrics==1.9.0", "lightning-utilities==0.15.3"]
 

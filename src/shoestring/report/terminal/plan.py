@@ -10,6 +10,7 @@ from rich.text import Text
 from shoestring.estimate.memory import MemoryPart
 from shoestring.estimate.span import total
 from shoestring.hardware.targets import PROBED
+from shoestring.plan.commands import is_sent
 from shoestring.plan.measured_plan import describe
 from shoestring.plan.plan import Plan
 from shoestring.plan.proposals import Proposal
@@ -106,7 +107,7 @@ def _answer(plan: Plan, full: str) -> RenderableType:
     text = Text.assemble((one_line(plan.recipe), "bold"), " ", (fits, style), f" on {place}")
     if plan.fits:
         text.append(_duration(plan))
-        is_here = plan.target.name in PROBED or plan.next_command.startswith("shoestring kaggle")
+        is_here = plan.target.name in PROBED or is_sent(plan.target)  # `kaggle start` is typed here
         following = "To train it, type" if is_here else "To train it there, type"
     else:
         broken = [limit for limit in plan.limits if not limit.holds]
