@@ -301,6 +301,7 @@ def train_supervised(
     run: str | Path,
     on: str = "local",
     limit_seconds: float | None = None,
+    allow_cpu: bool = False,
     started: float | None = None,
 ) -> Outcome:
     """Run `work`, which calls `train` and returns an exit status, in a child process that is killed at the limit.
@@ -319,7 +320,7 @@ def train_supervised(
         on=on,
         limit_seconds=limit_seconds,
         started=time.monotonic() if started is None else started,
-        resume_command=resume_command(recipe, Path(run), on),
+        resume_command=resume_command(recipe, Path(run), on, allow_cpu=allow_cpu),
     )
 
 

@@ -336,11 +336,15 @@ def train(
 
     A run without a plan is planned first. Ctrl-C saves and stops.
     """
-    session: dict[str, Any] = {"run": run, "on": on, "limit_seconds": parse("--limit", limit, parse_seconds)}
+    session: dict[str, Any] = {
+        "run": run,
+        "on": on,
+        "limit_seconds": parse("--limit", limit, parse_seconds),
+        "allow_cpu": allow_cpu,
+    }
     arguments = {
         "disk_bytes": parse("--disk", disk, parse_bytes),
         "allow_inexact": allow_inexact,
-        "allow_cpu": allow_cpu,
         "log": log or (),
         "backup": backup,
         "from_url": from_url,

@@ -13,6 +13,7 @@ from shoestring.hardware import targets
 from shoestring.recipe import near_misses
 from shoestring.runs import starting, training
 from shoestring.session.stop import SessionOver
+from shoestring.session.stored import resume_command
 from tests.mine import Mine
 
 
@@ -191,6 +192,7 @@ def test_requested_disk_limit_replaces_the_platforms(tmp_path):
 def test_next_command_names_the_target(tmp_path):
     shoestring.train(Mine(), run=tmp_path, on="kaggle-t4", allow_cpu=True, limit_seconds=1e-9)
     assert json.loads((tmp_path / "state.json").read_text())["next"].endswith("--on kaggle-t4")
+    assert resume_command("temporal", tmp_path, "kaggle-t4", allow_cpu=True).endswith("--on kaggle-t4 --allow-cpu")
 
 
 def test_signal_while_reading_data_pauses_the_run(tmp_path, capsys):

@@ -205,7 +205,7 @@ def _trusted_state(directory: RunDirectory) -> StoredState | None:
 
 def _resume_command(recipe: str | object, request: LaunchRequest) -> str:
     if isinstance(recipe, str):
-        return resume_command(recipe, request.run, request.on) + (" --allow-cpu" if request.allow_cpu else "")
+        return resume_command(recipe, request.run, request.on, allow_cpu=request.allow_cpu)
     return f"run the script that started {request.run} again"
 
 

@@ -251,9 +251,13 @@ class StoredState:
         return Outcome(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Outcome)})
 
 
-def resume_command(recipe: str, run: Path, target: str = "local") -> str:
-    """Return the command that continues the run of a recipe, given by its name or path."""
+def resume_command(recipe: str, run: Path, target: str = "local", *, allow_cpu: bool = False) -> str:
+    """Return the command that continues the run of a recipe, given by its name or path.
+
+    `allow_cpu` is of a run that may have no plan yet: one that was planned for the CPU does not need it.
+    """
     options = [] if target == "local" else ["--on", target]
+    options += ["--allow-cpu"] if allow_cpu else []
     return shlex.join(["shoestring", "train", recipe, "--run", str(run), *options])
 
 
