@@ -16,7 +16,7 @@ from shoestring.plan.estimate import Estimate
 from shoestring.plan.inference import InferencePlan
 from shoestring.plan.plan import Plan
 from shoestring.recipe import finding
-from shoestring.remote.kaggle import following, package
+from shoestring.remote.kaggle import following, package, starting
 from shoestring.remote.kaggle.forecast import Forecast
 from shoestring.remote.notebook.writing import WrittenNotebook
 from shoestring.report.watch.view import View
@@ -65,7 +65,7 @@ ANSWERS = (
         command="watch", makers=(View,), note="One object on one line for each change; with `--once` a single object."
     ),
     Answer(command="kaggle start", makers=_CHAIN, note="`kaggle status` and `kaggle fetch` print the same object."),
-    Answer(command="kaggle start --dry-run", makers=(package.dry_run,)),
+    Answer(command="kaggle start --dry-run", makers=(package.dry_run, starting.preview)),
     Answer(command="kaggle status", makers=_CHAIN, note="The object of [`kaggle start`](#kaggle-start)."),
     Answer(command="kaggle fetch", makers=_CHAIN, note="The object of [`kaggle start`](#kaggle-start)."),
     Answer(

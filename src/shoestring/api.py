@@ -68,9 +68,9 @@ def estimate(recipe: str | object, on: str = "local", **values: object) -> Estim
     with usable_libraries():
         from shoestring.hardware.targets import find
         from shoestring.plan.estimate import make_estimate
-        from shoestring.recipe.finding import choose
+        from shoestring.recipe.finding import choose_for_plan
 
-    loaded, settings = choose(recipe, values)
+    loaded, settings = choose_for_plan(recipe, values)
     return make_estimate(loaded, find(on), settings)
 
 
@@ -116,9 +116,9 @@ def plan_inference(recipe: str | object, on: str = "local", **values: object) ->
     with usable_libraries():
         from shoestring.hardware.targets import find
         from shoestring.plan.inference import plan_inference
-        from shoestring.recipe.finding import choose
+        from shoestring.recipe.finding import choose_for_plan
 
-    loaded, settings = choose(recipe, values)
+    loaded, settings = choose_for_plan(recipe, values)
     return plan_inference(loaded, find(on), settings)
 
 
@@ -144,12 +144,12 @@ def compare(
         from shoestring.check.probe.probing import is_enabled, measured_here
         from shoestring.hardware.targets import find, with_limits
         from shoestring.plan.comparison import compare
-        from shoestring.recipe.finding import choose
+        from shoestring.recipe.finding import choose_for_plan
         from shoestring.runs.calibrate import load_calibration
 
     _require_limits(by_seconds=by_seconds)
     _require_limits(limit_seconds=limit_seconds, disk_bytes=disk_bytes, usd_per_hour=usd_per_hour)
-    loaded, settings = choose(recipe, values)
+    loaded, settings = choose_for_plan(recipe, values)
     targets = [with_limits(find(name), session_seconds=limit_seconds, disk_bytes=disk_bytes) for name in on]
     calibration = load_calibration(_path(calibrate)) if calibrate else None
     comparison = compare(
@@ -517,15 +517,16 @@ def notebook(
     for the account `user`. Without `internet`, for sessions of Kaggle that have none, it also gets `wheels`, a dataset
     with the packages that Kaggle's image lacks. A session without a GPU trains only with `allow_cpu`. The notebook
     plans with the data that it finds: `rows`, `row_tokens` and `lengths`, which stand for them in plans elsewhere, may
-    be given and are not written into it.
+    be given and are not written into it. An option that is a path may be in a dataset of Kaggle,
+    `owner/dataset[:PATH]`, which is then attached.
 
     Raises UsageError for an unknown target, files that exist, a notebook that is too large for Kaggle, and wheels that
     cannot be downloaded.
     """
     from shoestring.recipe.finding import choose_for_run
-    from shoestring.remote.notebook.writing import write_notebook
+    from shoestring.remote.notebook.writing import platform_of, write_notebook
 
-    loaded, of_run = choose_for_run(recipe, values)
+    loaded, of_run = choose_for_run(recipe, values, allow_local=platform_of(on) != "kaggle")
     return write_notebook(loaded, of_run, on, _path(out), user, internet=internet, allow_cpu=allow_cpu)
 
 

@@ -15,7 +15,7 @@ def start(
     *,
     run: str | Path,
     on: str = "kaggle-t4x2",
-    data: Sequence[str] = (),
+    datasets: Sequence[str] = (),
     limit_seconds: float | None = None,
     every_seconds: float = 60.0,
     internet: bool = True,
@@ -29,8 +29,9 @@ def start(
     """Train on Kaggle, session after session, until the run is finished and in the directory `run`; call it again to
     go on.
 
-    `data` has datasets, `owner/slug[:PATH]`; the one with a path, or the only one, becomes the option `data`. The plan
-    of a new run is for these data: with as many rows as the list of its files has, or as `rows`, `row_tokens` and
+    An option of the recipe that is a path may be in a dataset, `table="owner/slug:PATH"`, which is attached. `datasets`
+    are attached too; the one with a path, or the only one, becomes the option `data` if that is not set. The plan of a
+    new run is for these data: with as many rows as the list of its files has, or as `rows`, `row_tokens` and
     `lengths` in `values` say, which only the plan has.
     `limit_seconds` of a session replaces the platform's limit. Kaggle is asked every `every_seconds`. Returns the chain
     as `status` does. A session that Kaggle gives no GPU ends at once, unless `allow_cpu`. `on_event` gets a sentence
@@ -54,22 +55,25 @@ def preview(
     *,
     run: str | Path,
     on: str = "kaggle-t4x2",
-    data: Sequence[str] = (),
+    datasets: Sequence[str] = (),
     limit_seconds: float | None = None,
     internet: bool = True,
     allow_cpu: bool = False,
     user: str | None = None,
+    on_plan: Callable[[Plan], object] = lambda _: None,
     **values: object,
 ) -> dict[str, Any]:
-    """Return all that the first session of `start` would send: `requests`, `files`, `total_bytes`.
+    """Return all that the first session of `start` would send: `requests`, `files`, `total_bytes`, the `script`; and
+    the `plan`, which `on_plan` gets too.
 
-    Nothing is contacted and nothing written; neither an account nor Kaggle's client is needed.
+    Nothing is contacted and nothing written; neither an account nor Kaggle's client is needed. There is no plan if only
+    Kaggle can tell how many rows the attached data have.
 
     Raises UsageError with all problems.
     """
     from shoestring.remote.kaggle import starting
 
-    return starting.preview(_request(locals()))
+    return starting.preview(_request(locals()), on_plan)
 
 
 def status(run: str | Path) -> dict[str, Any]:
@@ -127,4 +131,4 @@ def _request(arguments: dict[str, Any]) -> Any:
 
     names = ("recipe", "on", "limit_seconds", "internet", "allow_cpu", "user", "every_seconds", "wait", "values")
     options = {name: arguments[name] for name in names if name in arguments}
-    return StartRequest(run=Path(arguments["run"]), data=tuple(arguments["data"]), **options)
+    return StartRequest(run=Path(arguments["run"]), datasets=tuple(arguments["datasets"]), **options)

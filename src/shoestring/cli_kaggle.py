@@ -35,7 +35,7 @@ def _command(*example_lines: str, cls: type[Command] = Command) -> Callable[[T],
 
 @_command(
     "start temporal --run runs/temporal --set epochs=5",
-    "start mine.py --run runs/mine --data me/my-data:train.csv --limit 9h",
+    "start cloud --run runs/cloud --set data=me/tiles --set table=me/tables:data.csv",
     cls=RecipeCommand,
 )
 def start(
@@ -55,7 +55,8 @@ def start(
         list[str] | None,
         typer.Option(
             metavar="OWNER/SET[:PATH]",
-            help="Attach a dataset; may be repeated. The one with PATH, or the only one, becomes the option data.",
+            help="Attach a dataset; may be repeated. The one with PATH, or the only one, becomes the option data. Any "
+            "option that is a path: --set KEY=OWNER/SET[:PATH].",
         ),
     ] = None,
     limit: Annotated[
@@ -89,7 +90,7 @@ def start(
     session: dict[str, Any] = {
         "run": run,
         "on": on,
-        "data": data or (),
+        "datasets": data or (),
         "limit_seconds": parse("--limit", limit, parse_seconds),
         "internet": internet,
         "allow_cpu": allow_cpu,
@@ -97,8 +98,13 @@ def start(
         **option_values(api_kaggle.start, set_, config_file),
     }
     every_seconds = parse("--every", every, parse_seconds) or 0.0
+
+    def show_plan(plan: Any) -> None:
+        if not as_json:
+            print_answer({}, False, lambda: summary(plan))
+
     if dry_run:
-        sent = api_kaggle.preview(recipe, **session)
+        sent = api_kaggle.preview(recipe, **session, on_plan=show_plan)
         print_answer(sent, as_json, lambda: preview_screen(sent))
         return
     try:
@@ -108,7 +114,7 @@ def start(
             every_seconds=every_seconds,
             wait=wait,
             on_event=_write_event,
-            on_plan=lambda plan: None if as_json else print_answer({}, False, lambda: summary(plan)),
+            on_plan=show_plan,
         )
     except KeyboardInterrupt:
         if not (run / "kaggle" / "chain.json").exists():

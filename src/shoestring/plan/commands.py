@@ -65,13 +65,26 @@ def _command(
         words += ["--on", target.name]
     words += _limit_flags(target, with_disk=verb != "kaggle start")
     takes_data = "data" in loaded.options or is_hugging_face(loaded.reference)
-    if loaded.absent_data and verb == "train":
-        options = split_values(options, own_fields(loaded))[0] | ({"data": "PATH"} if takes_data else {})
-    if loaded.absent_data and verb == "kaggle start" and takes_data:
-        words += ["--data", "OWNER/DATASET"]
+    if verb == "train":
+        options |= dict.fromkeys(loaded.in_datasets, "PATH")
+        if loaded.absent_data:
+            options = split_values(options, own_fields(loaded))[0] | ({"data": "PATH"} if takes_data else {})
+    else:
+        options |= {name: str(path) for name, path in loaded.in_datasets.items()}
+    if verb == "kaggle start":
+        options = {name: _in_dataset(value) for name, value in options.items()}
+        if loaded.absent_data and takes_data and "data" not in options:
+            words += ["--data", "OWNER/DATASET"]
     for key, value in {**config.as_json(options), **settings, **config.as_json(changes)}.items():
         words += ["--set", f"{key}={value}"]
     return shlex.join(words)
+
+
+def _in_dataset(value: Any) -> Any:
+    """Return the value of an option; for a path of this machine, where it would be in a dataset of Kaggle."""
+    if not isinstance(value, Path) or value.parts[:2] == ("/", "kaggle"):
+        return value
+    return f"OWNER/DATASET:{value.name}"
 
 
 def _limit_flags(target: Target, *, with_disk: bool) -> list[str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any, TypeGuard
 
 from shoestring import config
@@ -15,6 +16,7 @@ from shoestring.failures import recipe_errors
 from shoestring.reading import is_file, is_folder
 from shoestring.recipe import lightning
 from shoestring.recipe.absent_data import split_values
+from shoestring.recipe.dataset_paths import DatasetPath, require_no_local_paths, split_dataset_paths
 from shoestring.recipe.near_misses import require_no_near_misses
 from shoestring.recipe.options import LoadedRecipe, option_fields, own_fields, size_defaults, with_defaults
 from shoestring.recipe.source import RecipeSource
@@ -159,17 +161,60 @@ def choose(
     return loaded, chosen_settings
 
 
-def choose_for_run(reference: str | object, values: Mapping[str, object]) -> tuple[LoadedRecipe, dict[str, object]]:
-    """Return a recipe with the `values` of a run, and these: `values` without the options of plans for absent data.
+def choose_attached(
+    reference: str | object,
+    values: Mapping[str, object],
+    in_datasets: Mapping[str, DatasetPath] = MappingProxyType({}),
+    *,
+    allow_local: bool = True,
+) -> tuple[LoadedRecipe, Settings]:
+    """Return a recipe and settings as `choose` does; options that are paths may be in datasets of Kaggle, in `values`
+    or in `in_datasets`, of which those count that the recipe has.
 
-    Raises UsageError as `choose` does, also for those options, and if the file of lengths cannot be used.
+    Raises UsageError as `choose` does; without `allow_local` also for paths of this machine.
+    """
+    if is_hugging_face(reference) and (values.get("data") is not None or "data" in in_datasets):
+        reference, values = as_finetune(reference, values)
+    loaded = find(reference)
+    fields = option_fields(loaded)
+    values, own = split_dataset_paths(values, fields)
+    if not allow_local:
+        require_no_local_paths(values, fields)
+    loaded, settings = choose(loaded, values)
+    given = {name: path for name, path in in_datasets.items() if name in fields}
+    return dataclasses.replace(loaded, in_datasets={**given, **own}), settings
+
+
+def choose_for_plan(reference: str | object, values: Mapping[str, object]) -> tuple[LoadedRecipe, Settings]:
+    """Return a recipe and settings as `choose_attached` does, for a plan.
+
+    Raises UsageError as `choose` does, and for training data in a dataset without an option that stands for them.
+    """
+    loaded, settings = choose_attached(reference, values)
+    if "data" in loaded.in_datasets and loaded.absent_data is None:
+        raise UsageError(
+            f"data={loaded.in_datasets['data']}: there is no such path here, and of a dataset on Kaggle the number of "
+            "rows is unknown",
+            problems=[f"a row is {loaded.parts.row}"],
+            hint="for a dataset, add --set rows=N, or --set lengths=FILE of shoestring check RECIPE --lengths FILE",
+        )
+    return loaded, settings
+
+
+def choose_for_run(
+    reference: str | object, values: Mapping[str, object], *, allow_local: bool = True
+) -> tuple[LoadedRecipe, dict[str, object]]:
+    """Return a recipe with the `values` of a run, which may be paths in datasets of Kaggle, and `values` without these
+    and without the options of plans for absent data.
+
+    Raises UsageError as `choose_attached` does, also for those options, and if the file of lengths cannot be used.
     """
     of_run, absent = split_values(values, own_fields(find(reference)))
-    loaded, _ = choose(reference, of_run)
+    loaded, _ = choose_attached(reference, of_run, allow_local=allow_local)
     if absent:
         of_plan = {name: value for name, value in of_run.items() if name != "data"} | absent
-        _ = choose(reference, of_plan)[0].lengths
-    return loaded, of_run
+        _ = choose_attached(reference, of_plan)[0].lengths
+    return loaded, {name: value for name, value in of_run.items() if name not in loaded.in_datasets}
 
 
 def is_hugging_face(reference: object) -> TypeGuard[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,6 +15,7 @@ from shoestring.errors import UsageError
 from shoestring.failures import recipe_errors
 from shoestring.recipe.absent_data import AbsentData, Lengths, samples_of
 from shoestring.recipe.contract import datasets, require_real_data, updates_per_epoch
+from shoestring.recipe.dataset_paths import DatasetPath
 from shoestring.recipe.parts import Parts
 from shoestring.recipe.source import RecipeSource
 from shoestring.recipe.subset import Subset, choose_subset, require_subset
@@ -113,6 +114,8 @@ class LoadedRecipe:
     recipe: Any
     options: Mapping[str, Any]
     """The value of every option, including `epochs`, `effective_batch` and `seed`."""
+    in_datasets: Mapping[str, DatasetPath] = field(default_factory=dict)
+    """The options that are paths in datasets of Kaggle, which only its sessions have. They are not among `options`."""
 
     @property
     def path(self) -> Path | None:

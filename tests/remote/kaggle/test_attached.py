@@ -24,7 +24,7 @@ class Lists:
 
 
 def listed(text, files, *, for_rows=False):
-    return list_files(Lists(files), parse_data([text])[0], for_rows=for_rows)
+    return list_files(Lists(files), parse_data([text])[0], f"--data {text}", for_rows=for_rows)
 
 
 def test_what_is_not_there_is_a_problem():
@@ -42,11 +42,12 @@ def test_what_is_not_there_is_a_problem():
 def test_lists_are_not_longer_than_needed():
     for text, for_rows, limits in (
         ("me/one", False, {"max_files": 0, "path": None}),
+        ("me/one:.", False, {"max_files": 0, "path": "."}),
         ("me/one:a.csv", False, {"max_files": attached.MAX_FILES, "path": "a.csv"}),
         ("me/one:a.csv", True, {"max_files": attached.MAX_FILES, "path": None}),
     ):
         client = Lists({"a.csv": 1})
-        list_files(client, parse_data([text])[0], for_rows=for_rows)
+        list_files(client, parse_data([text])[0], "", for_rows=for_rows)
         assert client.calls == [limits]
 
 
@@ -89,7 +90,7 @@ def test_a_count_that_fails_is_an_error_of_the_recipe():
 
     source = parse_data(["me/law"])[0]
     with pytest.raises(UsageError, match=r"count_rows\(\) of Mine failed"):
-        count_rows(choose(Mine(), {})[0], Attached(source=source, is_there=True, files={"a": 1}))
+        count_rows(choose(Mine(), {})[0], Attached(source=source, argument="", is_there=True, files={"a": 1}))
 
 
 def test_an_account_that_is_not_signed_in_is_not_a_list_that_did_not_come():

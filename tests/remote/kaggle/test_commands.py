@@ -111,6 +111,7 @@ def kaggle_without_quota(tmp_path_factory):
         ),
         (["--data", "me/nothing"], {}, 2, "--data me/nothing: there is no such dataset that your account may read"),
         (["--data", "me/prices:b.csv"], {}, 2, "has no such file or folder; it has a.csv"),
+        (["--set", "data=me/prices:b.csv"], {}, 2, "data=me/prices:b.csv: the dataset has no such file or folder"),
         (
             ["--data", "me/prices"],
             {},
@@ -122,7 +123,7 @@ def kaggle_without_quota(tmp_path_factory):
         ([], {"KAGGLE_API_TOKEN": "KGAT_secret_of_another"}, 1, "nobody is signed in to Kaggle on this machine"),
         (["--every", "1s"], {"HTTP_PROXY": NOWHERE, "http_proxy": NOWHERE}, 1, "Kaggle cannot be reached"),
     ],
-    ids=["quota", "dataset", "path", "rows", "no data", "no lengths", "account", "network"],
+    ids=["quota", "dataset", "path", "option", "rows", "no data", "no lengths", "account", "network"],
 )
 def test_what_prevents_a_start_is_one_error_before_anything_is_sent(
     options, environment, status, message, kaggle_without_quota, tmp_path, run_command, monkeypatch
@@ -186,7 +187,8 @@ def test_a_dry_run_and_a_chain_take_the_options_of_the_plan_alone(run, run_comma
         assert status == 2 and problem in err
     hugging_face = ["kaggle", "start", f"hf:{write_config(tmp_path)}", "--run", tmp_path / "new", "--dry-run"]
     assert "rows: for the plan of data" in run_command(*hugging_face, "--set", "rows=9")[2]
-    assert "is a file of this machine" in run_command(*hugging_face, "--data", "me/law", "--set", "rows=9")[2]
+    err = run_command(*hugging_face, "--data", "me/law", "--set", "rows=9")[2]
+    assert f"model={tmp_path}: a path of this machine; in a dataset it is model=OWNER/DATASET:" in err
     request = StartRequest(run=run, recipe="temporal", values={"rows": "500"})
     assert _resume(_with_absent_apart(request), read_chain(run / "kaggle")).config["set"] == {}
     with pytest.raises(UsageError, match="options of temporal cannot be used"):

@@ -9,7 +9,7 @@ from base64 import b64decode
 import pytest
 
 from shoestring.errors import UsageError
-from shoestring.recipe.finding import choose
+from shoestring.recipe.finding import choose, choose_attached
 from shoestring.remote.kaggle import starting
 from shoestring.remote.kaggle.package import make_job, package_files, parse_data, training_data
 from shoestring.remote.kaggle.preflight import check_recipe
@@ -37,11 +37,24 @@ def recipe(tmp_path):
 def test_recipe_file_is_sent_with_the_files_it_imports(recipe):
     state = make_state()
     state.recipe, state.data = str(recipe), ["me/prices:train.csv", "me/more"]
-    job = make_job(choose(str(recipe), {})[0], state)
+    job = make_job(choose(str(recipe), {})[0], state)  # which has no option for them
     files = {name: zlib.decompress(b64decode(text)).decode() for name, text in job.config["files"].items()}
     assert files == {"recipe/mine.py": RECIPE, "recipe/helper.py": "WIDTH = 3\n"}
     assert job.config["recipe"] == "recipe/mine.py" and job.datasets == ("me/prices", "me/more")
-    assert job.config["data"] == {"dataset": "me/prices", "path": "train.csv"}
+    assert job.config["inputs"] == {}
+
+
+def test_options_in_datasets_become_paths_of_the_session():
+    state = make_state()
+    state.recipe, state.data = "cloud", ["me/more"]
+    state.set = {"size": "tiny", "data": "me/tiles", "table": "me/tables:a/data.csv", "epochs": "2"}
+    job = make_job(choose_attached("cloud", state.set)[0], state)
+    assert job.config["set"] == {"size": "tiny", "epochs": "2"}
+    assert job.config["inputs"] == {
+        "data": {"dataset": "me/tiles", "path": "."},
+        "table": {"dataset": "me/tables", "path": "a/data.csv"},
+    }
+    assert job.datasets == ("me/more", "me/tiles", "me/tables")
 
 
 def test_package_is_the_same_for_the_same_files():
@@ -96,10 +109,14 @@ def test_data_of_the_command():
 
 def test_all_problems_are_reported(recipe):
     loaded = choose(str(recipe), {})[0]
-    problems = "\n".join(check_recipe(loaded, "t4", {"data": "x"}, parse_data(["me/other:train.csv"])))
-    for words in ("--on t4", "no option data", "--data me/other gives the option data", "add --data OWNER/prices"):
+    problems = "\n".join(check_recipe(loaded, "t4", {}, ["me/other:train.csv"]))
+    for words in ("--on t4", "no option data", "--data me/other only attaches it", "add --data OWNER/prices"):
         assert words in problems
-    assert not check_recipe(choose("temporal", {})[0], "kaggle-t4", {}, parse_data(["me/other"]))
+    assert not check_recipe(loaded, "kaggle-t4", {}, ["me/prices", "me/other"])  # it reads them by their paths
+    assert not check_recipe(choose("temporal", {})[0], "kaggle-t4", {}, ["me/other"])
+    assert "none has a path" in check_recipe(choose("temporal", {})[0], "kaggle-t4", {}, ["me/other", "me/prices"])[0]
+    (outside,) = check_recipe(choose_attached("cloud", {"data": "me/tiles:../y"})[0], "kaggle-t4", {}, [])
+    assert outside == "data=me/tiles:../y: ../y is not a path inside the dataset"
     (without_data,) = check_recipe(choose("temporal", {})[0], "kaggle-t4", {}, [], {"rows": "5"})
     assert without_data.startswith("rows: for the plan of data that are attached, but temporal would train its own")
     assert not check_recipe(loaded, "kaggle-t4", {}, [], {"rows": "5"})[1:]  # its data() finds the data
@@ -112,12 +129,21 @@ def test_dry_run_needs_no_account_and_no_client(run_command, recipe, monkeypatch
     run = tmp_path / "run"
     status, out, _ = run_command("kaggle", "start", recipe, "--run", run, "--set", "epochs=2", "--dry-run", "--json")
     sent = json.loads(out)
-    assert status == 0 and set(sent) == {"requests", "files", "total_bytes"} and not run.exists()
+    assert status == 0 and set(sent) == {"requests", "files", "total_bytes", "script", "plan"} and not run.exists()
+    assert "CONFIG = " in sent["script"] and sent["plan"]["verdict"] == "fits"
     assert sent["total_bytes"] == sum(file["bytes"] for file in sent["files"])
     assert [request["method"] for request in sent["requests"]] == ["CreateDataset", "SaveKernel"]
     assert re.fullmatch(r"USER/run-[0-9a-f]{6}-a", sent["requests"][1]["body"]["slug"])
-    _, out, _ = run_command("kaggle", "start", recipe, "--run", run, "--dry-run")
+    monkeypatch.chdir(tmp_path)
+    cloud = ["kaggle", "start", "cloud", "--run", run, "--dry-run", "--set", "size=tiny"]
+    _, out, _ = run_command(*cloud, "--set", "data=me/tiles", "--set", "table=me/tables:data.csv")
+    assert "'me/tiles', 'me/tables'" in out and "only Kaggle knows the number of rows" in out
     assert "nothing has been sent" in out
+    (tmp_path / "data.csv").touch()
+    status, _, err = run_command(*cloud, "--set", "data=me/tiles", "--set", "table=data.csv")
+    assert (
+        status == 2 and "table=data.csv: a path of this machine; in a dataset it is table=OWNER/DATASET:data.csv" in err
+    )
 
 
 def test_a_chain_names_the_whole_path_of_a_recipe(recipe, monkeypatch, tmp_path):

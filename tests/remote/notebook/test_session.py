@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from shoestring.errors import UsageError
 from shoestring.remote.notebook import session
 from shoestring.session.stored import StoredState
 
@@ -41,6 +42,18 @@ def test_a_run_that_was_there_is_never_removed(kaggle):
     session.continue_attached_run(run)
     updates = [json.loads(path.read_text())["update"] for path in sorted(run.parent.glob("*/state.json"))]
     assert sorted(updates) == [5, 6]
+
+
+def test_a_path_in_an_attached_dataset(kaggle):
+    file = kaggle / "input" / "tables" / "a" / "data.csv"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    assert session.attached_path("me/tables:a/data.csv") == file
+    assert session.attached_path("me/tables") == kaggle / "input" / "tables"
+    for text in ("me/tables:b.csv", "me/tiles"):
+        with pytest.raises(UsageError) as error:
+            session.attached_path(text)
+        assert "Add Input" in error.value.hint
 
 
 def test_training_ends_before_the_platform_does():

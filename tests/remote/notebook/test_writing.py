@@ -49,6 +49,21 @@ def test_options_that_stand_for_data_in_plans_are_not_written(tmp_path):
     assert not (tmp_path / "b").exists()
 
 
+def test_options_in_datasets_attach_them(tmp_path):
+    options = {"size": "tiny", "data": "me/tiles", "table": "me/tables:data.csv", "rows": "500"}
+    shoestring.notebook("cloud", out=tmp_path / "a", **options)
+    metadata = json.loads((tmp_path / "a" / "kernel-metadata.json").read_text())
+    assert metadata["dataset_sources"] == ["me/tiles", "me/tables"]
+    text = (tmp_path / "a" / "notebook.ipynb").read_text()
+    assert "OPTIONS = {'size': 'tiny'}" in text
+    assert "OPTIONS['table'] = session.attached_path('me/tables:data.csv')" in text
+    with pytest.raises(UsageError, match="only a session on Kaggle has a dataset"):
+        shoestring.notebook("cloud", "colab-t4", out=tmp_path / "b", **options)
+    with pytest.raises(UsageError) as error:
+        shoestring.notebook("cloud", out=tmp_path / "b", data=str(tmp_path))
+    assert "a path of this machine" in error.value.problems[0]
+
+
 def test_files_of_a_recipe_of_ones_own_are_written_by_a_cell(tmp_path):
     recipe = tmp_path / "mine.py"
     recipe.write_text(MINE)

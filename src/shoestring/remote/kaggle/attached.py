@@ -1,4 +1,4 @@
-"""The datasets of `--data` as Kaggle lists their files, and the number of rows that these files have."""
+"""The datasets of a run as Kaggle lists their files, and the number of rows that these files have."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from shoestring.errors import UsageError
 from shoestring.failures import recipe_errors
+from shoestring.recipe.dataset_paths import DatasetPath
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.remote.kaggle.client import Client, KaggleError
 from shoestring.remote.kaggle.client_process import is_at_or_below
-from shoestring.remote.kaggle.package import DataSource
 
 MAX_FILES = 20_000
 """The longest list of files that is read: a hundred requests."""
@@ -18,9 +18,11 @@ MAX_FILES = 20_000
 
 @dataclass(frozen=True, kw_only=True)
 class Attached:
-    """A dataset with the beginning of the list of its files, as far as it was needed."""
+    """A path in a dataset, with the beginning of the list of the dataset's files, as far as it was needed."""
 
-    source: DataSource
+    source: DatasetPath
+    argument: str
+    """What the command has it as: `--data owner/slug`, or an option and its value."""
     is_there: bool
     """Whether there is such a dataset that the account may read, as far as is known."""
     files: Mapping[str, int] = field(default_factory=dict)
@@ -37,7 +39,7 @@ class Attached:
     def data_files(self) -> dict[str, int]:
         """The bytes of the files at or below the path of the data, by their paths relative to it."""
         path = self.source.path
-        if path is None:
+        if path is None or self.source.is_whole:
             return dict(self.files)
         return {
             name.removeprefix(f"{path}/") if name != path else name.rpartition("/")[2]: size
@@ -47,20 +49,20 @@ class Attached:
 
     def problems(self) -> Iterator[str]:
         """Yield why the dataset cannot be attached."""
-        dataset, path = self.source.dataset, self.source.path
         if not self.is_there:
-            yield f"--data {dataset}: there is no such dataset that your account may read"
-        elif path and self.is_complete and not self.data_files:
+            yield f"{self.argument}: there is no such dataset that your account may read"
+        elif not self.source.is_whole and self.is_complete and not self.data_files:
             listed = ", ".join(sorted(self.files)[:5]) or "nothing"
-            yield f"--data {dataset}:{path}: the dataset has no such file or folder; it has {listed}"
+            yield f"{self.argument}: the dataset has no such file or folder; it has {listed}"
 
 
-def list_files(client: Client, source: DataSource, *, for_rows: bool) -> Attached:
-    """List the files of a dataset: all of them `for_rows`, else up to the path of the data.
+def list_files(client: Client, source: DatasetPath, argument: str, *, for_rows: bool) -> Attached:
+    """List the files of a dataset: all of them `for_rows`, else up to the path of the data. `argument` is what the
+    command has it as.
 
     Raises KaggleError if nobody is signed in.
     """
-    is_existence_enough = not for_rows and source.path is None
+    is_existence_enough = not for_rows and source.is_whole
     try:
         files = client.dataset_files(
             source.dataset,
@@ -70,9 +72,10 @@ def list_files(client: Client, source: DataSource, *, for_rows: bool) -> Attache
     except KaggleError as error:
         if error.kind == "account":
             raise
-        return Attached(source=source, is_there=True, error=error.message)
+        return Attached(source=source, argument=argument, is_there=True, error=error.message)
     return Attached(
         source=source,
+        argument=argument,
         is_there=files is not None,
         files={str(file["name"]): int(file["bytes"]) for file in files or ()},
     )

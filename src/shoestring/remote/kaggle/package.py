@@ -7,7 +7,6 @@ import json
 import re
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from shoestring.errors import UsageError
 from shoestring.hardware.images import ImageAnswer, image_answer
 from shoestring.hardware.targets import find as find_target
 from shoestring.packages.requirements import required
+from shoestring.recipe.dataset_paths import DatasetPath, parse_dataset_path
 from shoestring.recipe.finding import BUILT_IN, HUGGING_FACE
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.requirements import required_extras
@@ -30,43 +30,30 @@ PACKAGE_FILE = "shoestring-package.json"
 TARGETS = ("kaggle-t4x2", "kaggle-t4")
 _OUTPUT_BYTES = 20_000_000_000
 _RECIPE_FOLDER = "recipe"
-_DATASET = re.compile(r"([A-Za-z0-9][\w-]{1,60})/([A-Za-z0-9][\w-]{1,60})(?::(.+))?")
 _NONCE_OF_DRY_RUN = "0" * 32
 
 
-@dataclass(frozen=True, kw_only=True)
-class DataSource:
-    """A value of `--data`."""
-
-    dataset: str
-    """`owner/slug`."""
-    path: str | None = None
-    """A file or folder in it, relative."""
-
-
-def parse_data(values: Iterable[str]) -> list[DataSource]:
+def parse_data(values: Iterable[str]) -> list[DatasetPath]:
     """Return the values of `--data`, `owner/slug` or `owner/slug:PATH`. Raises UsageError with all problems."""
-    sources, problems = [], []
+    paths, problems = [], []
     for value in values:
-        match = _DATASET.fullmatch(value)
-        if not match:
+        path = parse_dataset_path(value)
+        if path is None:
             problems.append(f"--data {value}: not the name of a dataset, owner/slug or owner/slug:PATH")
-            continue
-        path = match[3]
-        if path and (path.startswith("/") or ".." in Path(path).parts or "\\" in path):
-            problems.append(f"--data {value}: {path} is not a path inside the dataset")
-            continue
-        sources.append(DataSource(dataset=f"{match[1]}/{match[2]}", path=path.strip("/") if path else None))
+        elif path.problem:
+            problems.append(f"--data {value}: {path.problem}")
+        else:
+            paths.append(path)
     if problems:
         raise UsageError("the data cannot be attached", problems=problems, hint="the name is in the dataset's address")
-    return sources
+    return paths
 
 
-def training_data(sources: Iterable[DataSource]) -> DataSource | None:
-    """Return the dataset that becomes the option `data`: the first one with a path, or the only one."""
-    sources = list(sources)
-    with_path = [source for source in sources if source.path]
-    return with_path[0] if with_path else sources[0] if len(sources) == 1 else None
+def training_data(paths: Iterable[DatasetPath]) -> DatasetPath | None:
+    """Return the dataset of `--data` that becomes the option `data`: the first one with a path, or the only one."""
+    paths = list(paths)
+    with_path = [path for path in paths if path.path]
+    return with_path[0] if with_path else paths[0] if len(paths) == 1 else None
 
 
 def new_chain(
@@ -107,21 +94,21 @@ def make_job(loaded: LoadedRecipe, state: ChainState, *, wait: bool = True) -> J
     elif reference.startswith(HUGGING_FACE) and Path(reference.removeprefix(HUGGING_FACE)).expanduser().exists():
         raise UsageError(
             f"{reference} is a file of this machine, which is not sent to Kaggle",
-            hint=f"name a model of the hub, {HUGGING_FACE}owner/name, or write a recipe file",
+            hint=f"name a model of the hub, {HUGGING_FACE}owner/name; or make a dataset of its folder, and train "
+            "finetune with --set model=OWNER/DATASET:.",
         )
     elif loaded.is_live or (reference not in BUILT_IN and not reference.startswith(HUGGING_FACE)):
         raise UsageError(f"{reference} exists only in this process", hint="write the recipe into a file")
     answer = lacking_packages(loaded, state.on)
     package, digest = package_files(cached_wheels(answer))
-    sources = parse_data(state.data)
-    data = training_data(sources)
+    in_datasets = loaded.in_datasets
     config: dict[str, Any] = {
         "recipe": reference,
         "extras": sorted(required_extras(loaded)),
         "python": answer.image.python,
         **embedded(files),
-        "set": state.set,
-        "data": {"dataset": data.dataset, "path": data.path or ""} if data else None,
+        "set": {name: value for name, value in state.set.items() if name not in in_datasets},
+        "inputs": {name: {"dataset": path.dataset, "path": path.path or "."} for name, path in in_datasets.items()},
         "on": state.on,
         "output_bytes": _OUTPUT_BYTES,
         "internet": state.internet,
@@ -133,7 +120,7 @@ def make_job(loaded: LoadedRecipe, state: ChainState, *, wait: bool = True) -> J
         config=config,
         package=package,
         package_digest=digest,
-        datasets=tuple(dict.fromkeys(source.dataset for source in sources)),
+        datasets=tuple(dict.fromkeys(path.dataset for path in [*parse_data(state.data), *in_datasets.values()])),
         wait=wait,
     )
 
@@ -179,6 +166,7 @@ def dry_run(state: ChainState, job: Job) -> dict[str, Any]:
         files.bytes (integer): the size
         files.sha256 (text): the SHA-256 of the content
         total_bytes (integer): the sum of the sizes
+        script (text): the script that the session executes, with its configuration
     """
     session = SessionRecord(
         number=1, nonce=_NONCE_OF_DRY_RUN, slug=f"{state.base}-a", limit_seconds=state.limit_seconds
@@ -219,4 +207,5 @@ def dry_run(state: ChainState, job: Job) -> dict[str, Any]:
             for name, content in files.items()
         ],
         "total_bytes": sum(map(len, files.values())),
+        "script": script.decode(),
     }

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 from types import MappingProxyType
 
 from shoestring.errors import UsageError
+from shoestring.recipe.dataset_paths import DatasetPath
 from shoestring.recipe.finding import is_hugging_face
 from shoestring.recipe.options import LoadedRecipe, option_fields
-from shoestring.remote.kaggle.package import TARGETS, DataSource, training_data
+from shoestring.remote.kaggle.package import TARGETS, parse_data, training_data
 
 _INPUT = re.compile(rb"/kaggle/input/[\w./-]*")
 
@@ -19,29 +20,32 @@ def check_recipe(
     loaded: LoadedRecipe,
     on: str,
     values: Mapping[str, object],
-    data: list[DataSource],
+    datasets: Iterable[str],
     absent: Mapping[str, object] = MappingProxyType({}),
 ) -> list[str]:
-    """Return the problems that are known without contacting Kaggle. `absent` are options of the plan alone."""
+    """Return the problems that are known without contacting Kaggle. `datasets` are the values of `--data`, `absent`
+    options of the plan alone.
+    """
     problems = []
     if on not in TARGETS:
         problems.append(f"--on {on}: not a machine of Kaggle with a GPU: {', '.join(TARGETS)}")
-    main = training_data(data)
-    if main and "data" not in option_fields(loaded):
-        problems.append(f"--data {main.dataset}: {loaded.name} has no option data")
-    if len(data) > 1 and main is None:
+    attached, fields = parse_data(datasets), option_fields(loaded)
+    main, takes_data = training_data(attached), "data" in fields or is_hugging_face(loaded.name)
+    if main and main.path and not takes_data:
+        problems.append(f"--data {main}: {loaded.name} has no option data; --data {main.dataset} only attaches it")
+    if len(attached) > 1 and main is None and takes_data and "data" not in loaded.in_datasets:
         problems.append("--data: several datasets, and none has a path: write owner/slug:PATH for the training data")
-    if main and "data" in values:
-        problems.append(f"data={values['data']}: --data {main.dataset} gives the option data; leave one of them out")
-    takes_data = "data" in option_fields(loaded) or is_hugging_face(loaded.name)
-    if absent and takes_data and main is None and values.get("data") is None:
+    problems += [f"{name}={path}: {path.problem}" for name, path in loaded.in_datasets.items() if path.problem]
+    if absent and takes_data and "data" not in loaded.in_datasets and values.get("data") is None:
         problems.append(
             f"{', '.join(absent)}: for the plan of data that are attached, but {loaded.name} would train its own data: "
             f"add --data OWNER/DATASET, or leave out {', '.join(absent)}"
         )
     if loaded.source is not None:
         for name, content in loaded.source.contents.items():
-            problems += [f"{name}: {problem}" for problem in _unattached(content, data)]
+            problems += [
+                f"{name}: {problem}" for problem in _unattached(content, [*attached, *loaded.in_datasets.values()])
+            ]
     return problems
 
 
@@ -53,9 +57,9 @@ def require_no_problems(problems: list[str]) -> None:
         )
 
 
-def _unattached(content: bytes, data: list[DataSource]) -> Iterator[str]:
-    """Yield a problem for each path below /kaggle/input in a recipe's file that is in no dataset of `--data`."""
-    slugs = {source.dataset.partition("/")[2] for source in data}
+def _unattached(content: bytes, attached: Iterable[DatasetPath]) -> Iterator[str]:
+    """Yield a problem for each path below /kaggle/input in a recipe's file that is in no attached dataset."""
+    slugs = {path.dataset.partition("/")[2] for path in attached}
     for text in sorted({match.decode() for match in _INPUT.findall(content)}):
         parts = PurePosixPath(text).parts[3:]
         if parts and not slugs.intersection(parts):

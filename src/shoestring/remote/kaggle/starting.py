@@ -16,7 +16,8 @@ from shoestring.hardware.targets import with_limits
 from shoestring.plan.commands import plan_command
 from shoestring.plan.plan import Plan, make_plan
 from shoestring.recipe.absent_data import split_values
-from shoestring.recipe.finding import VerifiedReference, as_finetune, choose, file_of, is_hugging_face
+from shoestring.recipe.dataset_paths import DatasetPath
+from shoestring.recipe.finding import VerifiedReference, as_finetune, choose_attached, file_of, is_hugging_face
 from shoestring.recipe.options import LoadedRecipe, own_fields
 from shoestring.remote.kaggle.attached import Attached, count_rows, list_files
 from shoestring.remote.kaggle.chain import locked_chain, run_chain
@@ -27,7 +28,6 @@ from shoestring.remote.kaggle.forecast import write_first_plan
 from shoestring.remote.kaggle.job import Job
 from shoestring.remote.kaggle.package import (
     TARGETS,
-    DataSource,
     dry_run,
     lacking_packages,
     make_job,
@@ -40,6 +40,7 @@ from shoestring.remote.kaggle.quota import left_text, quota_error, session_secon
 from shoestring.remote.wheels import download_wheels, require_wheels
 from shoestring.session import trust
 from shoestring.settings import Settings
+from shoestring.streams import write_messages
 from shoestring.units import seconds_text
 
 _QUICK_SECONDS = 10.0
@@ -59,7 +60,8 @@ class StartRequest:
     recipe: str | None
     values: Mapping[str, Any]
     on: str = _DEFAULT_ON
-    data: tuple[str, ...] = ()
+    datasets: tuple[str, ...] = ()
+    """The values of `--data`."""
     limit_seconds: float | None = None
     every_seconds: float = 60.0
     internet: bool = True
@@ -70,19 +72,27 @@ class StartRequest:
     """The `values` that stand in the plan for attached data. Sessions have the data, and the chain none of these."""
 
 
-def preview(request: StartRequest) -> dict[str, Any]:
-    """Return what the first session would send, without contacting anything.
+def preview(request: StartRequest, on_plan: Callable[[Plan], object]) -> dict[str, Any]:
+    """Return what the first session would send, and the plan, without contacting anything.
 
-    Raises UsageError with all problems that are known without Kaggle.
+    There is no plan if the chain exists, or if only Kaggle can tell how many rows the data have.
+
+    Raises UsageError with all problems that are known without Kaggle, and as `start` does if the plan does not fit.
+
+    Keys:
+        plan (object or null): the plan, as plan --json prints it; null if only Kaggle knows the number of rows
     """
     request = _with_absent_apart(_with_absolute_recipe(request))
     loaded, _ = _choose(request)
     _require_readable_lengths(request)
     state = read_chain(request.run / FOLDER)
-    problems = check_recipe(loaded, request.on, request.values, _data(request, state), request.absent)
-    require_no_problems(problems)
+    require_no_problems(check_recipe(loaded, request.on, request.values, request.datasets, request.absent))
+    plan = None
+    if state is None and not _lacks_rows(request, loaded):
+        plan = _fitting_plan(request, request.absent, write_messages)
+        on_plan(plan)
     state = state or _new_state(request, request.user or "USER")
-    return dry_run(state, make_job(loaded, state))
+    return {**dry_run(state, make_job(loaded, state)), "plan": plan and plan.json()}
 
 
 def start(
@@ -150,17 +160,16 @@ def _begin(
     request: StartRequest, client: Client, on_plan: Callable[[Plan], object], on_event: Callable[[str], object]
 ) -> tuple[ChainState, Job]:
     require_usable(request.run)
-    data = parse_data(request.data)
     loaded, _ = _choose(request)
     _require_readable_lengths(request)
-    problems = check_recipe(loaded, request.on, request.values, data, request.absent)
+    problems = check_recipe(loaded, request.on, request.values, request.datasets, request.absent)
     require_no_problems([problem for problem in problems if problem.startswith("--on ")])
     user = client.account()
     quota = client.quota()  # a key that was revoked is noticed by a call that needs it
-    without_rows = None if _tells_rows(request) else training_data(data)
+    without_rows = loaded.in_datasets["data"] if _lacks_rows(request, loaded) else None
     attached = [
-        list_files(client, source, for_rows=source == without_rows and loaded.parts.count_rows is not None)
-        for source in data
+        list_files(client, path, argument, for_rows=path == without_rows and loaded.parts.count_rows is not None)
+        for argument, path in _attached_paths(request, loaded).items()
     ]
     require_no_problems(problems + [problem for dataset in attached for problem in dataset.problems()])
     limit = request.limit_seconds or longest_session_seconds(request.on)
@@ -182,7 +191,7 @@ def _begin(
 def _count_rows(
     loaded: LoadedRecipe,
     attached: Iterable[Attached],
-    without_rows: DataSource | None,
+    without_rows: DatasetPath | None,
     on_event: Callable[[str], object],
 ) -> dict[str, int]:
     """Return the option `rows` of the data whose rows the command does not tell; none if there are no such data."""
@@ -197,10 +206,17 @@ def _count_rows(
     return rows
 
 
-def _tells_rows(request: StartRequest) -> bool:
-    """Return whether the command tells how many rows the data have."""
+def _lacks_rows(request: StartRequest, loaded: LoadedRecipe) -> bool:
+    """Return whether the run has attached training data, and the command does not tell how many rows they have."""
     absent = _choose(request, request.absent)[0].absent_data if request.absent else None
-    return absent is not None and (absent.rows is not None or absent.lengths is not None)
+    return "data" in loaded.in_datasets and (absent is None or (absent.rows is None and absent.lengths is None))
+
+
+def _attached_paths(request: StartRequest, loaded: LoadedRecipe) -> dict[str, DatasetPath]:
+    """Return the paths in datasets that the sessions get, by the argument of the command that names each."""
+    paths = {f"--data {path}": path for path in parse_data(request.datasets)}
+    of_options = {f"{name}={path}": path for name, path in loaded.in_datasets.items()}
+    return paths | {argument: path for argument, path in of_options.items() if path not in paths.values()}
 
 
 def _download_wheels(request: StartRequest, loaded: LoadedRecipe, on_event: Callable[[str], object]) -> None:
@@ -252,7 +268,7 @@ def _resume(request: StartRequest, state: ChainState) -> Job:
     ]
     if request.limit_seconds is not None and request.limit_seconds != state.limit_seconds:
         problems.append(f"--limit: the chain was started with {seconds_text(state.limit_seconds)}")
-    if request.data and list(request.data) != state.data:
+    if request.datasets and list(request.datasets) != state.data:
         problems.append(f"--data: the chain was started with {', '.join(state.data) or 'none'}")
     if request.on not in (state.on, _DEFAULT_ON):
         problems.append(f"--on {request.on}: the chain was started with {state.on}")
@@ -298,17 +314,15 @@ def _choose(request: StartRequest, absent: Mapping[str, Any] = MappingProxyType(
                 hint=f"shoestring kaggle start RECIPE --run {request.run}",
             )
         recipe, values = _trusted(request.run, state.recipe), state.set
-    has_data = training_data(_data(request, state)) is not None or values.get("data") is not None
+    data = training_data(parse_data(request.datasets or (state.data if state else ())))
+    in_datasets = {"data": data} if data is not None and "data" not in values else {}
+    has_data = bool(in_datasets) or values.get("data") is not None
     if absent:
-        values = {name: value for name, value in values.items() if name != "data"} | dict(absent)
+        in_datasets |= _choose(request)[0].in_datasets
+        values = {name: value for name, value in values.items() if name not in {"data", *in_datasets}} | dict(absent)
     if has_data and is_hugging_face(recipe):  # as the sessions do, whose data is at a path
         recipe, values = as_finetune(recipe, values)
-    return choose(recipe, values)
-
-
-def _data(request: StartRequest, state: ChainState | None) -> list[DataSource]:
-    """Return the datasets of the command, or of the chain that it goes on with."""
-    return parse_data(request.data or (state.data if state else ()))
+    return choose_attached(recipe, values, in_datasets, allow_local=bool(absent))
 
 
 def _trusted(run: Path, recipe: str) -> str:
@@ -330,7 +344,7 @@ def _new_state(request: StartRequest, user: str) -> ChainState:
         internet=request.internet,
         allow_cpu=request.allow_cpu,
         values=request.values,
-        data=request.data,
+        data=request.datasets,
     )
 
 

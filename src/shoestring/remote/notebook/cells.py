@@ -47,13 +47,15 @@ def make_cells(
     platform: Platform,
     values: Mapping[str, Any],
     files: Mapping[str, str],
+    in_datasets: Mapping[str, str],
     install: str,
     allow_cpu: bool = False,
 ) -> Iterator[Cell]:
     """Yield the cells. `recipe` is a built-in name or the path of one of `files`, which the notebook writes.
 
-    `install` is the source of the cell that installs Shoestring. With `allow_cpu` a session without a GPU trains on its
-    CPU; otherwise the cell that trains raises an error.
+    `in_datasets` has options that are paths in attached datasets. `install` is the source of the cell that installs
+    Shoestring. With `allow_cpu` a session without a GPU trains on its CPU; otherwise the cell that trains raises an
+    error.
     """
     folder = re.sub(r"[^\w.-]+", "-", name)  # of a class in a file, the name has a colon
     yield _text(
@@ -72,6 +74,7 @@ def make_cells(
         yield Cell(kind="code", source=f"%%writefile {path}\n{content}")
     yield _text("## What is trained, and where\n\nChange `OPTIONS` before the first run: a run keeps its options.")
     options = pprint.pformat(dict(values), width=100, sort_dicts=False)
+    attached = "".join(f"\nOPTIONS[{name!r}] = session.attached_path({path!r})" for name, path in in_datasets.items())
     yield _code(
         f"""\
 import shoestring
@@ -79,7 +82,7 @@ from shoestring.remote.notebook import session
 
 RECIPE = {recipe!r}
 TARGET = {target!r}
-OPTIONS = {options}
+OPTIONS = {options}{attached}
 RUN = session.run_directory({folder!r}, {platform!r})
 session.continue_attached_run(RUN)"""
     )

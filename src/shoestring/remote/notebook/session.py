@@ -19,7 +19,8 @@ import psutil
 from shoestring.errors import UsageError
 from shoestring.hardware.targets import find as find_target
 from shoestring.reading import read_bytes
-from shoestring.remote.kaggle.kernel.program import digest, run_files
+from shoestring.recipe.dataset_paths import parse_dataset_path
+from shoestring.remote.kaggle.kernel import program
 from shoestring.session.directory import RunDirectory
 from shoestring.streams import write_messages
 from shoestring.units import MIB
@@ -58,15 +59,28 @@ def continue_attached_run(run: Path) -> Path | None:
         return None
     incoming = run.with_name(f".{run.name}.incoming")
     shutil.rmtree(incoming, ignore_errors=True)
-    for path in run_files(newest):
+    for path in program.run_files(newest):
         target = incoming / path.relative_to(newest)
         target.parent.mkdir(parents=True, exist_ok=True)
-        digest(path, target)
+        program.digest(path, target)
     if run.exists():  # it is never removed: it may be another run
         run.rename(run.with_name(f"{run.name}-before-{time.time_ns()}"))
     incoming.rename(run)
     write_messages(f"the run goes on from update {_update(run)}, which is in {newest}")
     return newest
+
+
+def attached_path(text: str) -> Path:
+    """Return where a path in an attached dataset, `owner/dataset[:PATH]`, is on this machine of Kaggle.
+
+    Raises UsageError if it is not attached.
+    """
+    path = parse_dataset_path(text)
+    assert path is not None
+    try:
+        return program.find_input(path.dataset, path.path or ".", _kaggle() / "input")
+    except program.SessionError as error:
+        raise UsageError(str(error), hint=f"choose Add Input, then Datasets, and select {path.dataset}") from None
 
 
 def seconds_left(target: str) -> float | None:

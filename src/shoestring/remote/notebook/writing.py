@@ -66,12 +66,17 @@ def write_notebook(
     Raises UsageError for another target than a machine of Kaggle or Colab, for files that exist, for a notebook that is
     too large, and for wheels that cannot be downloaded.
     """
-    platform = _platform(target)
+    platform = platform_of(target)
     if not internet and platform != "kaggle":
         raise UsageError("--no-internet: only sessions of Kaggle can be without internet", hint="leave it out")
     for name in (NOTEBOOK, METADATA, WHEELS):
         if (folder / name).exists():
             raise UsageError(f"{folder / name} exists", hint="choose another folder with --out, or remove the file")
+    if loaded.in_datasets and platform != "kaggle":
+        raise UsageError(
+            f"{_assignments(loaded)}: there is no such path here, and only a session on Kaggle has a dataset of Kaggle",
+            hint="on Colab, name a path that is in the user's Google Drive: /content/drive/MyDrive/...",
+        )
     if not loaded.reference:
         raise UsageError("the recipe is an object of this process, which a notebook cannot load", hint="name its file")
     files = {name: content.decode() for name, content in loaded.source.contents.items()} if loaded.source else {}
@@ -85,7 +90,15 @@ def write_notebook(
     dataset = f"{_slug(loaded.name)}-wheels"
     install = install_cell(extras, answer.lacks, dataset)
     cells = make_cells(
-        recipe, loaded.name, target, platform, _plain(values), files, install=install, allow_cpu=allow_cpu
+        recipe,
+        loaded.name,
+        target,
+        platform,
+        _plain(values),
+        files,
+        in_datasets={name: str(path) for name, path in loaded.in_datasets.items()},
+        install=install,
+        allow_cpu=allow_cpu,
     )
     text = _notebook_text(cells, platform)
     if len(text.encode()) > MAX_BYTES:
@@ -100,8 +113,9 @@ def write_notebook(
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / NOTEBOOK, text)
         metadata = _metadata(loaded.name, user)
-        if not internet:
-            metadata |= {"enable_internet": False, "dataset_sources": [f"{user}/{dataset}"] if wheels else []}
+        metadata["enable_internet"] = internet
+        datasets = [*([f"{user}/{dataset}"] if wheels else []), *(path.dataset for path in loaded.in_datasets.values())]
+        metadata["dataset_sources"] = list(dict.fromkeys(datasets))
         write_text(folder / METADATA, json.dumps(metadata, indent=1) + "\n")
         if wheels:
             (folder / WHEELS).mkdir()
@@ -125,7 +139,8 @@ def _wheels(answer: ImageAnswer) -> dict[str, bytes]:
     return cached_wheels(answer)
 
 
-def _platform(target: str) -> Platform:
+def platform_of(target: str) -> Platform:
+    """Return the platform of a notebook's target. Raises UsageError for one without notebooks."""
     platform = find_target(target).platform
     name = platform.name.lower() if platform else ""
     if name.startswith("kaggle"):
@@ -136,6 +151,10 @@ def _platform(target: str) -> Platform:
         f"--on {target}: notebooks are written for Kaggle and Colab",
         hint="available: kaggle-t4x2, kaggle-t4, colab-t4",
     )
+
+
+def _assignments(loaded: LoadedRecipe) -> str:
+    return ", ".join(f"{name}={path}" for name, path in loaded.in_datasets.items())
 
 
 def _plain(values: Mapping[str, object]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ PACKAGE = "me/package"
 def make_config(number, files=(), **values):
     """Return the configuration of a session."""
     common = {"format": 1, "nonce": f"{number:032x}", "session": number, "package": PACKAGE, "package_digest": ""}
-    common |= {"recipe": "temporal", "set": {}, "data": None, "on": "local", "previous": None, "internet": False}
+    common |= {"recipe": "temporal", "set": {}, "inputs": {}, "on": "local", "previous": None, "internet": False}
     common |= {"extras": ["temporal"], "python": "3.12"}
     common |= {"limit_seconds": 100, "hand_over_seconds": 5, "output_bytes": 20_000_000_000, "arguments": []}
     return {**common, **embedded(dict(files)), **values}

@@ -321,20 +321,6 @@ class Session:
         recipe = self.config["recipe"]
         return str(RECIPE_FILES / recipe) if recipe in self.config["files"] else recipe
 
-    def find_data(self) -> str:
-        """Return where the training data is mounted."""
-        dataset, path = self.config["data"]["dataset"], self.config["data"]["path"] or "."
-        folders = list(folders_named(dataset))
-        for folder in folders:
-            # Kaggle may have a folder for the version in between.
-            for place in (folder, *sorted(entry for entry in folder.iterdir() if entry.is_dir())):
-                if (place / path).exists():
-                    return str(place / path)
-        raise SessionError(
-            f"the dataset {dataset} has no {path}" if folders else f"the dataset {dataset} is not mounted",
-            "name the data by --data owner/slug:path/below/it",
-        )
-
     def copy_previous(self) -> None:
         """Copy the run that the session before left. Inputs are read-only, and a run is written to."""
         kernel, nonce = self.config["previous"]["kernel"], self.config["previous"]["nonce"]
@@ -396,8 +382,8 @@ class Session:
             raise SessionError("the session's limit was reached before training began", "give the session more time")
         command = [sys.executable, "-m", "shoestring", "train", recipe, "--run", str(RUN), "--on", self.config["on"]]
         options = dict(self.config["set"])
-        if self.config["data"]:
-            options["data"] = self.find_data()
+        for name, source in self.config["inputs"].items():
+            options[name] = str(find_input(source["dataset"], source["path"]))
         for name, value in options.items():
             command += ["--set", f"{name}={value}"]
         command += ["--limit", f"{limit}s", *self.config["arguments"]]
@@ -535,12 +521,26 @@ class Session:
 # --- inputs: where they are mounted differs, so they are looked for ---
 
 
-def folders_named(reference: str) -> Iterator[Path]:
+def folders_named(reference: str, inputs: Path = INPUT) -> Iterator[Path]:
     """Yield the folders that an input `owner/slug` may be mounted at, the likely ones first."""
     owner, slug = reference.split("/")
-    for folder in (INPUT / slug, *(INPUT / kind / owner / slug for kind in ("datasets", "notebooks", "kernels"))):
+    for folder in (inputs / slug, *(inputs / kind / owner / slug for kind in ("datasets", "notebooks", "kernels"))):
         if folder.is_dir():
             yield folder
+
+
+def find_input(dataset: str, path: str, inputs: Path = INPUT) -> Path:
+    """Return where a path in a dataset is mounted. Raises SessionError if it is nowhere."""
+    folders = list(folders_named(dataset, inputs))
+    for folder in folders:
+        # Kaggle may have a folder for the version in between.
+        for place in (folder, *sorted(entry for entry in folder.iterdir() if entry.is_dir())):
+            if (place / path).exists():
+                return place / path
+    raise SessionError(
+        f"the dataset {dataset} has no {path}" if folders else f"the dataset {dataset} is not mounted",
+        f"see whether the dataset is there, and what it has: https://www.kaggle.com/datasets/{dataset}",
+    )
 
 
 def folders_with(marker: str, reference: str) -> Iterator[Path]:
