@@ -34,7 +34,7 @@ def test_options_are_arguments_and_help_ends_with_two_examples(command, run_comm
     monkeypatch.setenv("COLUMNS", "120")
     verb = command.callback.__name__
     options = inspect.signature(command.callback).parameters.keys() - OF_THE_COMMAND_ALONE
-    names = {{**ARGUMENTS, "every": "every_seconds"}.get(name, name) for name in options}
+    names = {{**ARGUMENTS, "every": "every_seconds", "data": "datasets"}.get(name, name) for name in options}
     assert names <= inspect.signature(getattr(api_kaggle, verb)).parameters.keys()
     _, out, _ = run_command("kaggle", verb, "--help")
     lines = [line.strip() for line in out.splitlines() if line.strip()]
