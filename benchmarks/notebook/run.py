@@ -54,7 +54,7 @@ def execute(notebook: Path, python: Path, environment: dict[str, str], *, interr
     client = NotebookClient(
         content, timeout=600, km=_manager(python), resources={"metadata": {"path": notebook.parent}}
     )
-    with client.setup_kernel(env=environment):
+    with client.setup_kernel(cleanup_kc=True, env=environment):
         for index, cell in enumerate(content.cells):
             if cell.cell_type == "code" and "shoestring.train(" in cell.source and interrupt_run:
                 arguments = (interrupt_run / "state.json", client.km.provisioner.pid)
