@@ -35,7 +35,7 @@ def _command(*example_lines: str, cls: type[Command] = Command) -> Callable[[T],
 
 @_command(
     "start temporal --run runs/temporal --set epochs=5",
-    "start cloud --run runs/cloud --set data=me/tiles --set table=me/tables:data.csv",
+    "start cloud --run runs/cloud --set data=me/cloud-tiles --set table=me/cloud-tables:data.csv",
     cls=RecipeCommand,
 )
 def start(

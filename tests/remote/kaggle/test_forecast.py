@@ -95,6 +95,7 @@ def test_the_rest_is_computed_from_what_was_measured(chain):
     assert len(forecast(state, folder).text.splitlines()) == 1
     state.status = "finished"
     assert (forecast(state, folder).sessions_left, forecast(state, folder).hours_left) == (0, 0)
+    assert forecast(state, folder).text == "planned 2 sessions for 10,000 updates of 1.2 s; measured 1.5 s"
 
 
 def test_without_plans_it_is_what_was_measured_alone(chain):

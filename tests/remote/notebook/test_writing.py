@@ -58,6 +58,8 @@ def test_options_in_datasets_attach_them(tmp_path):
     assert "OPTIONS = {'size': 'tiny'}" in text
     assert "OPTIONS['table'] = session.attached_path('me/tables:data.csv')" in text
     shoestring.notebook("temporal", out=tmp_path / "c", data="me/bars:bars.csv", rows="500")
+    command = "shoestring kaggle start cloud --run runs/cloud --set size=tiny --set data=me/tiles --set table=me/tables"
+    assert command in text
     predicting = [f'shoestring.predict(RUN, {data}bars="latest"' for data in ('data=OPTIONS["data"], ', "")]
     cells = "".join(cell.source for cell in nbformat.read(tmp_path / "c" / "notebook.ipynb", 4).cells)
     assert [text in cells for text in predicting] == [True, False]

@@ -84,7 +84,9 @@ class Forecast:
         else:
             seconds = self.update_seconds
             measured = "nothing is measured yet" if seconds is None else f"measured {seconds_text(seconds)}"
-            remaining = f": {plural(self.sessions_left or 0, 'more session')}, {duration}" if is_known else ""
+            remaining = (
+                f": {plural(self.sessions_left, 'more session')}, {duration}" if is_known and self.sessions_left else ""
+            )
             lines = ["; ".join(filter(None, (self._planned_text, measured))) + remaining]
         if self.has_other_data:
             assert self.planned_total_updates and self.total_updates

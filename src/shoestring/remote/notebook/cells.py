@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pprint
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from shoestring.config import option_text
 
 Platform = Literal["kaggle", "colab"]
 
@@ -22,8 +25,9 @@ _NEXT = {
 2. When that version has ended, choose *Add Input*, then *Notebook Output*, and select this notebook.
 3. *Save & Run All* again. The run is found in the attached output and goes on, bit for bit, where it stopped.
 
-From a laptop, `shoestring kaggle start {recipe} --run runs/{name}` does all of
-this by itself until the run is finished.""",
+From a laptop, this command does all of it by itself until a run is finished, which it begins anew:
+
+    shoestring kaggle start {recipe} --run runs/{name}{options}""",
     "colab": """\
 **If the run is paused**, or Colab has ended the session: open this notebook again and choose *Runtime*, then *Run all*.
 The run lies in your Google Drive and goes on, bit for bit, where it stopped.""",
@@ -99,7 +103,9 @@ session.continue_attached_run(RUN)"""
     yield _text("## Use the model\n\nThe metrics of its best weights, and predictions for new inputs.")
     yield _code("shoestring.evaluate(RUN)")
     yield _code(_predict_code(name, has_data="data" in {*values, *in_datasets}))
-    yield _text("## What to do next\n\n" + _NEXT[platform].format(recipe=recipe, name=folder))
+    pairs = (f"{option}={option_text(value)}" for option, value in {**values, **in_datasets}.items())
+    arguments = "".join(f" --set {shlex.quote(pair)}" for pair in pairs)
+    yield _text("## What to do next\n\n" + _NEXT[platform].format(recipe=recipe, name=folder, options=arguments))
 
 
 def _predict_code(recipe: str, *, has_data: bool) -> str:
