@@ -176,7 +176,8 @@ class StepsCallback(TrainerCallback):
         session = self._trainer_session.session
         self._evaluations.record()
         self._trainer_session.reports.report_unlogged(self._trainer)
-        steps.save_now(session)
+        save = steps.save_now if self._trainer_session.over else steps.save_end
+        save(session)
         if session.request.loaded is None:
             self._trainer_session.metrics = final_metrics(self._trainer.state)
         if not self._trainer_session.over:

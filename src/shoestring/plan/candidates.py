@@ -25,7 +25,7 @@ from shoestring.trace.record import Trace
 UNTRACED = {
     name: getattr(Settings(), name)
     for name in (
-        *("allocator", "cudnn_benchmark", "workers", "stage", "save_every_updates", "save_every_seconds"),
+        *("allocator", "cudnn_benchmark", "workers", "stage", "save", "save_every_updates", "save_every_seconds"),
         *("save_epochs", "keep_checkpoints", "keep_light", "light_weights"),
     )
 }
