@@ -15,6 +15,7 @@ from shoestring.config import option_text
 from shoestring.errors import UsageError
 from shoestring.hardware.images import ImageAnswer, image_answer
 from shoestring.hardware.targets import find as find_target
+from shoestring.hardware.targets import known as known_targets
 from shoestring.packages.requirements import required
 from shoestring.recipe.finding import BUILT_IN, HUGGING_FACE
 from shoestring.recipe.options import LoadedRecipe
@@ -27,8 +28,8 @@ from shoestring.remote.wheel import build_wheel, wheel_name
 from shoestring.remote.wheels import cached_wheels
 
 PACKAGE_FILE = "shoestring-package.json"
-TARGETS = ("kaggle-t4x2", "kaggle-t4")
-_OUTPUT_BYTES = 20_000_000_000
+TARGETS = tuple(name for name, target in known_targets().items() if target.machine_shape)
+"""The machines of Kaggle, those that every account has first."""
 _RECIPE_FOLDER = "recipe"
 _DATASET = re.compile(r"([A-Za-z0-9][\w-]{1,60})/([A-Za-z0-9][\w-]{1,60})(?::(.+))?")
 _NONCE_OF_DRY_RUN = "0" * 32
@@ -111,6 +112,8 @@ def make_job(loaded: LoadedRecipe, state: ChainState, *, wait: bool = True) -> J
         )
     elif loaded.is_live or (reference not in BUILT_IN and not reference.startswith(HUGGING_FACE)):
         raise UsageError(f"{reference} exists only in this process", hint="write the recipe into a file")
+    target = find_target(state.on)
+    assert target.platform is not None
     answer = lacking_packages(loaded, state.on)
     package, digest = package_files(cached_wheels(answer))
     sources = parse_data(state.data)
@@ -123,7 +126,7 @@ def make_job(loaded: LoadedRecipe, state: ChainState, *, wait: bool = True) -> J
         "set": state.set,
         "data": {"dataset": data.dataset, "path": data.path or ""} if data else None,
         "on": state.on,
-        "output_bytes": _OUTPUT_BYTES,
+        "output_bytes": target.platform.disk_bytes,
         "internet": state.internet,
         "needs_gpu": not state.allow_cpu,
         "arguments": ["--allow-cpu"] if state.allow_cpu else [],
@@ -134,6 +137,7 @@ def make_job(loaded: LoadedRecipe, state: ChainState, *, wait: bool = True) -> J
         package=package,
         package_digest=digest,
         datasets=tuple(dict.fromkeys(source.dataset for source in sources)),
+        accelerator=target.machine_shape,
         wait=wait,
     )
 
