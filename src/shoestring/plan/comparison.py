@@ -52,8 +52,9 @@ class Comparison(display.Displayed):
         or without a platform.
         """
         first = self.first(depends_on_account=False)
-        plans = [first] if first else self._of_platform(depends_on_account=False)
-        return next((plan.next_command for plan in plans if plan.next_command), "")
+        if first is not None:
+            return first.answers[-1].command if first.answers else first.next_command
+        return next((plan.next_command for plan in self._of_platform(False) if plan.next_command), "")
 
     @property
     def sentences(self) -> list[str]:
@@ -181,7 +182,7 @@ def _row(plan: Plan) -> dict[str, Any]:
         weeks (integer or null): the number of weeks of the platform's quota
         usd_per_hour (number or null): the price of one GPU for an hour in US dollars
         price_date (text or null): the date of that price
-        depends_on_account (boolean): whether only some accounts of the platform get the machine
+        depends_on_account (true or false): whether only some accounts of the platform get the machine
     """
     predicted = plan.time.predicted
     return {
