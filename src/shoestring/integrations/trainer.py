@@ -42,6 +42,7 @@ from shoestring.integrations.environment import (
 )
 from shoestring.integrations.processes import joined, leaving_after_lost_peer
 from shoestring.integrations.session import TrainerSession
+from shoestring.integrations.splitting import make_splitting_class
 from shoestring.integrations.state import LibraryState
 from shoestring.remote.backup.processes import copying, require_elsewhere, restoring
 from shoestring.session.directory import RunDirectory
@@ -241,10 +242,11 @@ def _script_session(
     request: SessionRequest, record: Record, trainer: Any, resumable: ResumableTrainer
 ) -> TrainingSession:
     """Return the session of a script's trainer, restored from the run's newest checkpoint."""
+    micro_batch = trainer.args.per_device_train_batch_size
     state = LibraryState(
         trainer=trainer,
         mixed_precision=mixed_precision("fp32", request.device),
-        sizes=Sizes(micro_batch=trainer.args.per_device_train_batch_size),
+        sizes=Sizes(requested=f"micro_batch={micro_batch}", micro_batch=micro_batch),
         rank=request.ranks.rank,
     )
     facts = {
@@ -278,7 +280,7 @@ def _make_resumable_class(base: type[T], resumable: ResumableTrainer) -> type[T]
     from transformers import PrinterCallback
     from transformers.trainer_callback import ProgressCallback
 
-    class Resumable(private_parts.make_resuming_class(base)):  # type: ignore[misc]
+    class Resumable(private_parts.make_resuming_class(make_splitting_class(base))):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             refuse_distribution(self, resumable.ranks)
