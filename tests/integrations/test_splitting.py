@@ -10,7 +10,7 @@ import torch
 from datasets import Dataset
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback
-from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
+from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
 from shoestring.errors import RunError
 from shoestring.integrations.trainer import surviving
@@ -26,8 +26,9 @@ class Memory:
 
     is_used = True
 
-    def __init__(self, fits, where="forward"):
-        self.fits, self.where = fits, where
+    def __init__(self, fits, where="forward", *, after=0):
+        """It becomes so small when `after` microbatches are made."""
+        self.fits, self.where, self.after = fits, where, after
         self.made = []
         """The samples of each part that was made."""
 
@@ -40,7 +41,7 @@ class Memory:
         samples = len(next(value for value in inputs.values() if isinstance(value, torch.Tensor)))
         if not torch.is_grad_enabled():
             return
-        fails = self.is_used and samples > self.fits
+        fails = self.is_used and samples > self.fits and len(self.made) >= self.after
         if fails and self.where == "forward":
             raise torch.OutOfMemoryError(MESSAGE)
         self.made.append(samples)
@@ -82,7 +83,7 @@ class Regression(nn.Module):
 
 
 class Labelled(torch.utils.data.Dataset):
-    """Samples with one to three labels."""
+    """Samples with up to three labels."""
 
     def __len__(self):
         return 44
@@ -90,7 +91,7 @@ class Labelled(torch.utils.data.Dataset):
     def __getitem__(self, index):
         x = torch.randn(8, generator=torch.Generator().manual_seed(index))
         labels = x[:3].round()
-        labels[1 + index % 3 :] = -100
+        labels[index % 4 :] = -100
         return {"x": x, "labels": labels}
 
 
@@ -131,19 +132,20 @@ def newest(run):
     return json.loads((max((run / "checkpoints").glob("update-*")) / "state.json").read_text())
 
 
-@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize(("where", "after"), [("forward", 0), ("backward", 1)])
 @pytest.mark.parametrize("kind", ["samples", "sum", "labels"])
-def test_gradients_and_losses_are_those_of_whole_microbatches(tmp_path, kind, where, capsys):
+def test_gradients_and_losses_are_those_of_whole_microbatches(tmp_path, kind, where, after, capsys):
     """44 samples in microbatches of 8, two to an update; the last one has 4 samples."""
     whole = train_regression(tmp_path / "whole", kind)
-    memory = Memory(3, where)
+    memory = Memory(3, where, after=after)
     divided = train_regression(tmp_path / "run", kind, memory)
     assert len(whole.gradients) == len(divided.gradients) == 3
     for expected, gradient in zip(whole.gradients, divided.gradients, strict=True):
         assert torch.allclose(gradient, expected, rtol=1e-4, atol=1e-6)
     assert divided.losses == pytest.approx(whole.losses, rel=1e-4)
     assert ooms(tmp_path / "run") == [(0, 8, "microbatch 4"), (0, 4, "microbatch 2")]
-    assert memory.made == [2] * (44 // 2)
+    without_labels = 2 if kind == "labels" else 0
+    assert memory.made == [8] * after + [2] * (44 // 2 - without_labels)
     assert (newest(tmp_path / "run")["fit"]["micro_batch"], newest(tmp_path / "run")["loss_rules"]) == (2, [kind])
     assert "continuing with microbatch 2; the effective batch is unchanged" in capsys.readouterr().err
 
@@ -237,11 +239,19 @@ ARGUMENTS = {
 TEXTS = [f"Two plus two is {'not ' * (number % 5)}{number}." for number in range(16)]
 
 
+GENERATION = {"num_generations": 2, "max_completion_length": 4, "beta": 0.0}
+
+
 def train_trl(kind, run, model, memory=None, **options):
     recorded = Recorded()
     if kind == "sft":
         trainer_class, arguments = SFTTrainer, SFTConfig(output_dir=str(run.parent / "own"), **(ARGUMENTS | options))
         rows = [{"text": text} for text in TEXTS]
+    elif kind == "grpo":
+        options = ARGUMENTS | options | GENERATION
+        del options["max_length"]
+        trainer_class, arguments = GRPOTrainer, GRPOConfig(output_dir=str(run.parent / "own"), **options)
+        rows = [{"prompt": text} for text in TEXTS]
     else:
         trainer_class, arguments = DPOTrainer, DPOConfig(output_dir=str(run.parent / "own"), **(ARGUMENTS | options))
         rows = [{"prompt": "Two", "chosen": text, "rejected": text[::-1]} for text in TEXTS]
@@ -249,6 +259,7 @@ def train_trl(kind, run, model, memory=None, **options):
         trainer = survive(trainer_class)(
             model=LlamaForCausalLM.from_pretrained(model), args=arguments, train_dataset=Dataset.from_list(rows),
             processing_class=make_tokenizer(pad="<|endoftext|>"), callbacks=[recorded],
+            **({"reward_funcs": lambda completions, **_: [0.0] * len(completions)} if kind == "grpo" else {}),
         )  # fmt: skip
         if memory:
             memory.limit(trainer.model)
@@ -278,6 +289,7 @@ def test_trainers_of_trl(tmp_path, language_model, kind, fits, rules):
 def test_what_cannot_be_divided_ends_with_the_reason(tmp_path, language_model):
     cases = {
         "which samples share a microbatch": lambda run: train_regression(run, "contrastive", Memory(4)),
+        "generated for several microbatches": lambda run: train_trl("grpo", run, language_model, Memory(0)),
         "joined to one row": lambda run: train_trl(
             "sft", run, language_model, Memory(0), padding_free=True, max_length=None
         ),

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from operator import mul
 from typing import Any
 
 import torch
@@ -146,7 +145,7 @@ class SplitUpdates:
             self._discard()
             self._seed()
         if len(batches) == 1:
-            self._losses = [*returned, *result]
+            self._losses = [*returned, *result] if self._batches else []
             return result[0]
         # The library has added the losses of the first attempt. Those of this one take their place.
         self._losses = result
@@ -178,7 +177,8 @@ class SplitUpdates:
             raise self._error(str(error)) from None
         if len(parts) == 1:
             return make(batch)
-        return sum(self._make_part(make, part, weight) for part, weight in zip(parts, weights, strict=True))
+        # The mean over the labels of a part that has none is not a number.
+        return sum(self._make_part(make, part, weight) for part, weight in zip(parts, weights, strict=True) if weight)
 
     def _make_part(self, make: Make, part: Any, weight: float) -> Any:
         present = self._part = _Part(weight, _rows(part) or 0)
@@ -324,11 +324,11 @@ class SplitUpdates:
         self, losses: Sequence[float], halves: Sequence[Any], counts: Sequence[int], rules: Sequence[str]
     ) -> str:
         whole, *of_halves = losses
-        if not all(map(math.isfinite, losses)) or not any(losses):
+        if not math.isfinite(whole) or not any(losses):
             raise IndivisibleError(f"its loss is {whole:g}, so it is not known how the losses of parts add up to it")
-        tolerance = relative_error(self._state.model, precision_of(self._trainer.args)) * max(map(abs, losses))
+        tolerance = relative_error(self._state.model, precision_of(self._trainer.args)) * abs(whole)
         weights = {rule: _weights(rule, halves, counts) for rule in rules}
-        errors = {rule: abs(whole - sum(map(mul, weights[rule], of_halves))) for rule in rules}
+        errors = {rule: abs(whole - _weighted_sum(weights[rule], of_halves)) for rule in rules}
         fitting = tuple(rule for rule in rules if errors[rule] <= tolerance)
         if not fitting:
             raise IndivisibleError(
@@ -359,6 +359,10 @@ def _weights(rule: str, parts: Sequence[Any], counts: Sequence[int]) -> list[flo
             by_label = [int((values[..., first:] != _IGNORED_LABEL).sum()) for values in labels]
             counts = by_label if any(by_label) else counts
     return [count / sum(counts) for count in counts]
+
+
+def _weighted_sum(weights: Sequence[float], losses: Sequence[float]) -> float:
+    return sum(weight * loss for weight, loss in zip(weights, losses, strict=True) if weight)
 
 
 def _are_equal(weights: Sequence[float], others: Sequence[float]) -> bool:
