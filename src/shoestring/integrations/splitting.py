@@ -235,7 +235,7 @@ class SplitUpdates:
         return RunError(
             f"out of memory with {microbatches}: {self._failure}"
             if self._failure
-            else f"{microbatches} cannot be divided",
+            else f"out of memory in an earlier session, and {microbatches} cannot be divided",
             problems=[f"a smaller microbatch is not possible within this trainer: {reason}"],
             hint="halve per_device_train_batch_size, double gradient_accumulation_steps, and continue with "
             "surviving(..., allow_inexact=True): the effective batch stays the same"
