@@ -260,8 +260,8 @@ class SplitUpdates:
                 continue
             if not isinstance(value, Tensor | list | tuple) or _length(value) not in lengths:
                 length = _length(value)
-                described = f"a length of {length}" if length is not None else f"the type {type(value).__name__}"
-                raise IndivisibleError(f"the input {name!r} of a microbatch of {samples} samples has {described}")
+                description = f"a length of {length}" if length is not None else f"the type {type(value).__name__}"
+                raise IndivisibleError(f"the input {name!r} of a microbatch of {samples} samples has {description}")
         return samples
 
     @property
@@ -295,8 +295,8 @@ class SplitUpdates:
         counts = [self._samples(part) for part in parts]
         rules = tuple(rule for rule in self._state.loss_rules if rule in RULES) or RULES
         weights = {rule: _weights(rule, parts, counts) for rule in rules}
-        first, *others = weights.values()
-        if all(_are_equal(first, other) for other in others) and self._state.loss_rules:
+        first, *alternatives = weights.values()
+        if all(_are_equal(first, alternative) for alternative in alternatives) and self._state.loss_rules:
             return first
         best = self._measure(batch, rules, compute)
         return weights[best]
@@ -365,8 +365,8 @@ def _weighted_sum(weights: Sequence[float], losses: Sequence[float]) -> float:
     return sum(weight * loss for weight, loss in zip(weights, losses, strict=True) if weight)
 
 
-def _are_equal(weights: Sequence[float], others: Sequence[float]) -> bool:
-    return all(abs(a - b) < _EQUAL_WEIGHTS for a, b in zip(weights, others, strict=True))
+def _are_equal(weights: Sequence[float], alternative: Sequence[float]) -> bool:
+    return all(abs(a - b) < _EQUAL_WEIGHTS for a, b in zip(weights, alternative, strict=True))
 
 
 def _rows(batch: Any) -> int | None:
