@@ -173,6 +173,13 @@ def compare(
     return replace(comparison, plans=tuple(measured_here(comparison.plans, loaded, settings)))
 
 
+def target_names(on: Iterable[str]) -> list[str]:
+    """Return the names of targets, in which a platform with several machines, such as kaggle, stands for all of them."""
+    from shoestring.hardware.targets import with_machines
+
+    return with_machines(on)
+
+
 def priced_targets() -> list[str]:
     """Return the names of the targets that everybody can have and whose price is known, the free ones first."""
     from shoestring.hardware.prices import price

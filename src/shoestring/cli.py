@@ -200,11 +200,10 @@ def plan(
 def _plan_inference(recipe: str, names: list[str], values: dict[str, Any], as_json: bool) -> None:
     from rich.console import Group
 
-    from shoestring.hardware.targets import with_machines
     from shoestring.report.terminal.inference import screen
 
     with show_progress(f"planning predictions of {recipe} for {', '.join(names)}"):
-        plans = [api.plan_inference(recipe, name, **values) for name in with_machines(names)]
+        plans = [api.plan_inference(recipe, name, **values) for name in api.target_names(names)]
     facts = [plan.json() for plan in plans]
     print_answer(facts if len(plans) > 1 else facts[0], as_json, lambda: Group(*map(screen, plans)))
 
