@@ -174,7 +174,7 @@ def compare(
 
 
 def target_names(on: Iterable[str]) -> list[str]:
-    """Return the names of targets, in which a platform with several machines, such as kaggle, stands for all of them."""
+    """Return the names of targets; a platform with several machines, such as kaggle, stands for all of them."""
     from shoestring.hardware.targets import with_machines
 
     return with_machines(on)
