@@ -16,7 +16,6 @@ import re
 import signal
 import subprocess
 import sys
-import sysconfig
 import threading
 import time
 import venv
@@ -33,7 +32,9 @@ def make_environment(folder: Path) -> Path:
     """Make a virtual environment that sees the packages of this one, but not Shoestring. Returns its Python."""
     venv.create(folder, with_pip=True)
     site = next((folder / "lib").glob("python*/site-packages"))
-    (site / "image.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    # Packages may be in several folders of this environment. That of an editable Shoestring is not among them.
+    folders = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    (site / "image.pth").write_text("".join(f"{path}\n" for path in folders))
     python = folder / "bin" / "python"
     process = subprocess.run(
         [python, "-c", "import torch, shoestring"], capture_output=True, text=True, cwd=folder, env=clean_environment()

@@ -9,20 +9,25 @@ The blocks of a page run one after another in one working directory, which is em
 The output is that of a terminal of 100 columns without colors. It is compared word by word, so that line breaks do not
 count, and without bars, digests, numbers and the units of sizes and durations. A line `...` stands for any number of
 lines, `…` at the end of a word for the rest of the text. Where the output has a line `^C` or `Killed`, the command gets
-SIGINT or SIGKILL once it has printed a line that begins with the first two words above that line.
+SIGINT or SIGKILL once it has printed a line that begins with the first two words above that line, or with all words
+after the time of day if the line begins with one.
 
 HTML comments on the lines above a block change its execution:
 
 - `<!-- not executed: REASON -->` with one of the `REASONS`, or `executed by PATH` with a file of the repository. With
   `page` in place of `not executed`, below the title of a page, it holds for all blocks of the page.
 - `<!-- within: FILE -->`: the block is a part of FILE in `tests/docs/pages/PAGE/`, in place of its line `# block`.
-- `<!-- executed with: ARGUMENTS -->`: these arguments are appended to each `shoestring train`, to train less.
+- `<!-- executed with: ARGUMENTS -->`: these arguments are appended to each `shoestring train` and `shoestring kaggle
+  start`, to train less.
 - `<!-- exit status: N -->` of the only or last command, if it is not 0.
+- `<!-- page with: SERVICE -->`, below the title of a page: one of the `SERVICES` in `services.py` runs while the blocks
+  of the page are executed, and they have its environment.
 
 PAGE is the path of the page in `docs/` without its suffix. What is in `tests/docs/pages/PAGE/files/` is in the working
 directory from the beginning; then `setup.py` beside that folder is executed there.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -31,9 +36,12 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
+
+from tests.docs.services import SERVICES
 
 ROOT = Path(__file__).parents[2]
 DOCS, PAGES = ROOT / "docs", Path(__file__).parent / "pages"
@@ -59,6 +67,14 @@ _FENCE = re.compile(
 )
 _COMMENT = re.compile(r"<!-- *(?P<name>[a-z ]+): *(?P<value>.*?) *-->")
 _PAGE_COMMENT = re.compile(r"^<!-- *page: *(?P<reason>.*?) *-->$", re.MULTILINE)
+_SERVICE_COMMENT = re.compile(r"^<!-- *page with: *(?P<service>.*?) *-->$", re.MULTILINE)
+_TRAINING = re.compile(
+    r"^(?P<command>(?:\$ |.*-m -- )?shoestring (?:train|kaggle start) (?:.*\\\n)*.*?)(?P<comment> +#.*)?$", re.MULTILINE
+)
+_SIGNAL = re.compile(
+    r"^(?:\d\d:\d\d:\d\d (?P<event>.+)|(?P<words>\S+(?: \S+)?).*)\n(?P<signal>\^C|Killed)$", re.MULTILINE
+)
+_TIME_OF_DAY = re.compile(r"^\d\d:\d\d:\d\d ", re.MULTILINE)
 _UNITS = r"(?:[KMGT]i?B|B|bytes|d|h|min|s|ms|us|µs|%)\b|%"
 _NUMBER = re.compile(rf"(?<![\w.])[-+±]?\d[\d,.:]*(?:e[-+]?\d+)?(?: ?(?:{_UNITS}))?")
 _HEXADECIMAL = re.compile(r"\b(?=[a-f]*\d)[\da-f]{6,}\b")
@@ -124,6 +140,12 @@ def parse(page: str, text: str) -> list[Block]:
     return blocks
 
 
+def service_of(page: str) -> str:
+    """Return the name of the service that a page has; empty if it has none."""
+    match = _SERVICE_COMMENT.search((DOCS / f"{page}.md").read_text())
+    return match["service"] if match else ""
+
+
 def pattern_of(shown: str) -> re.Pattern[str]:
     """Return the pattern that normalized output has to match as a whole, for the output that a page shows."""
     parts = [normalized(part) for part in re.split(r"^ *\.\.\.$", shown, flags=re.MULTILINE)]
@@ -164,31 +186,36 @@ def execute(page: str, folder: Path, check: Callable[[str, str], None] = compare
     assert blocks, f"docs/{page}.md has nothing to execute"
     if (PAGES / page / "files").exists():
         shutil.copytree(PAGES / page / "files", folder, dirs_exist_ok=True)
-    if (PAGES / page / "setup.py").exists():
-        _run(f"python {PAGES / page / 'setup.py'}", folder)
-    for index, block in enumerate(blocks):
-        try:
-            _execute_block(block, folder, blocks[index + 1 :], check)
-        except SnippetError as error:
-            raise SnippetError(f"{block}: {error}") from None
+    service = service_of(page)
+    with SERVICES[service](folder.parent / "service") if service else contextlib.nullcontext({}) as variables:
+        if (PAGES / page / "setup.py").exists():
+            _run(f"python {PAGES / page / 'setup.py'}", folder, variables=variables)
+        for index, block in enumerate(blocks):
+            try:
+                _execute_block(block, folder, blocks[index + 1 :], check, variables)
+            except SnippetError as error:
+                raise SnippetError(f"{block}: {error}") from None
     return len(blocks)
 
 
-def _execute_block(block: Block, folder: Path, later: list[Block], check: Callable[[str, str], None]) -> None:
+def _execute_block(
+    block: Block, folder: Path, later: list[Block], check: Callable[[str, str], None], variables: Mapping[str, str]
+) -> None:
     code = _completed(block)
     status = int(block.comments.get("exit status", 0))
     if block.title:
-        if not any(Path(block.title).stem in other.code for other in later):
+        names = {Path(block.title).stem, Path(block.title).parent.name} - {""}
+        if not any(name in other.code for other in later for name in names):
             raise SnippetError(f"no block uses the file {block.title}")
         (folder / block.title).parent.mkdir(parents=True, exist_ok=True)
         (folder / block.title).write_text(code)
     elif block.language == "python":
-        _run('python -c "$CODE"', folder, code=code, status=status)
+        _run('python -c "$CODE"', folder, code=code, status=status, variables=variables)
     elif block.language == "sh":
-        _run(code, folder, status=status)
+        _run(code, folder, status=status, variables=variables)
     else:
         for command, shown in commands_of(code):
-            check(shown, _run(command, folder, shown=shown, status=status))
+            check(shown, _run(command, folder, shown=shown, status=status, variables=variables))
 
 
 def _completed(block: Block) -> str:
@@ -199,25 +226,33 @@ def _completed(block: Block) -> str:
         assert place, f"{name} has no line # block"
         return whole[: place.start()] + textwrap.indent(block.code, place[1]) + whole[place.end() :]
     if arguments := block.comments.get("executed with"):
-        return re.sub(r"(?m)(shoestring train .*?)( +#.*)?$", rf"\1 {arguments}", block.code)
+        return _TRAINING.sub(lambda match: f"{match['command']} {arguments}", block.code)
     return block.code
 
 
-def _run(command: str, folder: Path, *, shown: str = "", code: str = "", status: int = 0) -> str:
+def _run(
+    command: str,
+    folder: Path,
+    *,
+    shown: str = "",
+    code: str = "",
+    status: int = 0,
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> str:
     """Run a command of bash and return what it prints.
 
     Raises:
         SnippetError: It exits with another status, or runs for too long.
     """
-    signalled = re.search(r"^(?P<above>\S+(?: \S+)?).*\n(?P<word>\^C|Killed)$", shown, re.MULTILINE)
-    status = -signal.SIGKILL if signalled and signalled["word"] == "Killed" else status
+    signalled = _SIGNAL.search(shown)
+    status = -signal.SIGKILL if signalled and signalled["signal"] == "Killed" else status
     deadline = time.monotonic() + COMMAND_SECONDS
     (folder.parent / "output").unlink(missing_ok=True)
     with (folder.parent / "output").open("a") as output:
         process = subprocess.Popen(
             ["bash", "-e", "-o", "pipefail", "-c", command],
             cwd=folder,
-            env=_environment(folder, code),
+            env=_environment(folder, code) | dict(variables),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -226,14 +261,14 @@ def _run(command: str, folder: Path, *, shown: str = "", code: str = "", status:
         try:
             while process.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.05)
-                if signalled and f"\n{signalled['above']}" in f"\n{_text(output.name)}":
-                    if signalled["word"] == "Killed":
+                if signalled and _has_printed(signalled["event"] or signalled["words"], _text(output.name)):
+                    if signalled["signal"] == "Killed":
                         process.kill()
                         process.wait()
                         time.sleep(0.5)  # its children end with it, and may be printing a line
                     with Path(output.name).open("a") as file:
-                        file.write(f"{signalled['word']}\n")
-                    if signalled["word"] == "^C":  # which a terminal prints before the process does anything
+                        file.write(f"{signalled['signal']}\n")
+                    if signalled["signal"] == "^C":  # which a terminal prints before the process does anything
                         os.killpg(process.pid, signal.SIGINT)
                     signalled = None
         finally:
@@ -243,6 +278,11 @@ def _run(command: str, folder: Path, *, shown: str = "", code: str = "", status:
     if process.wait() != status:
         raise SnippetError(f"{command or code}\nexited with {process.returncode}, not {status}:\n{printed}")
     return printed
+
+
+def _has_printed(beginning: str, text: str) -> bool:
+    """Return whether a line of `text` begins so, after the time of day if it begins with one."""
+    return f"\n{beginning}" in "\n" + _TIME_OF_DAY.sub("", text)
 
 
 def _text(path: str) -> str:

@@ -1,11 +1,15 @@
 """The commands and scripts of the documentation run, and print what its pages show."""
 
+import contextlib
+import json
 import os
 import re
+import subprocess
+import sys
 
 import pytest
 
-from tests.docs import snippets
+from tests.docs import services, snippets
 from tests.docs.snippets import EXECUTED, PAGES, REASONS, ROOT, SnippetError, compare, page_blocks, page_names, parse
 
 QUICK = (
@@ -177,6 +181,101 @@ def test_a_command_is_interrupted_after_its_output(tmp_path, monkeypatch):
 
 def test_a_command_is_killed_after_its_output(tmp_path, monkeypatch):
     assert run_page(tmp_path, monkeypatch, INTERRUPTED.replace("^C\nsaved", "Killed")) == 2
+
+
+CHAIN = """
+```python title="tools/chain.py"
+import time
+
+for line in ("12:00:01 session 1 is pushed", "12:00:02 session 1 runs"):
+    time.sleep(0.2)
+    print(line, flush=True)
+time.sleep(60)
+```
+```console
+$ python tools/chain.py
+09:30:07 session 1 is pushed
+09:30:08 session 1 runs
+Killed
+```
+"""
+
+
+def test_a_line_with_the_time_of_day_is_recognized_by_its_other_words(tmp_path, monkeypatch):
+    assert run_page(tmp_path, monkeypatch, CHAIN) == 2
+
+
+ARGUMENTS = """
+```console
+$ shoestring train mine.py --run runs/a  # a comment
+go on: shoestring kaggle start --run runs/a
+$ shoestring kaggle start mine.py \\
+    --run runs/a
+$ shoestring kaggle status --run runs/a
+```
+"""
+
+
+def test_arguments_are_appended_to_the_commands_that_train():
+    (block,) = parse("page", ARGUMENTS.replace("```console", "<!-- executed with: --allow-cpu -->\n```console"))
+    assert list(snippets.commands_of(snippets._completed(block))) == [
+        ("shoestring train mine.py --run runs/a --allow-cpu", "go on: shoestring kaggle start --run runs/a"),
+        ("shoestring kaggle start mine.py \\\n    --run runs/a --allow-cpu", ""),
+        ("shoestring kaggle status --run runs/a", ""),
+    ]
+
+
+WITH_SERVICE = """# Title
+<!-- page with: greeting -->
+```console
+$ echo $GREETING
+hello
+```
+"""
+
+
+def test_a_service_runs_while_the_blocks_of_a_page_are_executed(tmp_path, monkeypatch):
+    events = []
+
+    @contextlib.contextmanager
+    def greeting(folder):
+        events.append("begins")
+        yield {"GREETING": "hello"}
+        events.append("ends")
+
+    monkeypatch.setitem(services.SERVICES, "greeting", greeting)
+    assert run_page(tmp_path, monkeypatch, WITH_SERVICE) == 1 and events == ["begins", "ends"]
+
+
+def test_services_of_pages_are_known():
+    assert {snippets.service_of(page) for page in page_names()} == {"", *services.SERVICES}
+
+
+def test_the_loopback_kaggle_kills_the_first_session_once_it_has_two_checkpoints(tmp_path):
+    kernel = """
+import pathlib, time
+for update in range(3):
+    folder = pathlib.Path(f"run/checkpoints/update-{update}")
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text("{}")
+    time.sleep(1)
+"""
+    with services.loopback_kaggle(tmp_path / "kaggle") as environment:
+        folder = tmp_path / "kernel"
+        folder.mkdir()
+        (folder / "script.py").write_text(kernel)
+        metadata = {"id": "me/kernel-a", "title": "kernel-a", "code_file": "script.py", "language": "python"}
+        metadata |= {"kernel_type": "script", "enable_gpu": True}
+        (folder / "kernel-metadata.json").write_text(json.dumps(metadata))
+        environment = {**os.environ, **environment}
+        kaggle = [sys.executable, "-c", "from kaggle.cli import main; main()"]
+        subprocess.run([*kaggle, "kernels", "push", "-p", str(folder)], env=environment, check=True)
+        status = ""
+        while "RUNNING" in status or not status:
+            status = subprocess.check_output([*kaggle, "kernels", "status", "me/kernel-a"], env=environment, text=True)
+    assert "ERROR" in status, status
+    assert (tmp_path / "kaggle/sessions/0001/working/run/checkpoints/update-1").is_dir()
+    assert not (tmp_path / "kaggle/sessions/0001/working/run/checkpoints/update-2").is_dir()
 
 
 @pytest.mark.parametrize(

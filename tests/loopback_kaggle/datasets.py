@@ -4,6 +4,7 @@ import secrets
 import shutil
 import threading
 import time
+import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,7 @@ class Datasets:
                 blob = self.blobs[file["token"]]
                 if blob.path.stat().st_size == blob.bytes:  # an upload that broke off is left out without a word
                     shutil.copyfile(blob.path, folder / blob.name)
+                    _unpack(folder / blob.name)
             dataset.versions = [*([] if delete_old else dataset.versions), folder]
             dataset.processed = time.monotonic() + self._processing_seconds
             self.datasets[reference] = dataset
@@ -88,3 +90,11 @@ class Datasets:
         folder = self._folder / "datasets" / secrets.token_hex(6)
         folder.mkdir(parents=True)
         return folder
+
+
+def _unpack(path: Path) -> None:
+    """Replace an archive by a folder of its name, as Kaggle does: clients upload folders so."""
+    if zipfile.is_zipfile(path) and path.suffix == ".zip":
+        with zipfile.ZipFile(path) as archive:
+            archive.extractall(path.with_suffix(""))
+        path.unlink()

@@ -145,6 +145,8 @@ class Recipe(Protocol):
       number is known. `source` is the path in the option `data` (None if it is not set), or a list of rows as they are
       in the data file. By default the samples of `data()`, part after part, or the members of the list.
     - `prediction_options`: the names of options that only predictions have.
+    - `data_options`: the names of options that are paths which belong to those in `data`. A prediction for other data
+      has their defaults in place of paths of the run that are not on this machine.
     - `converse(model, messages)` -> an iterator of the pieces of the answer to a conversation, as they are generated:
       `shoestring predict DIR` on a terminal, without data. `messages` are mappings with `role` (`user` or `assistant`)
       and `content`, the last one from the user. Called like `predict`.

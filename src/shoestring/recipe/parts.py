@@ -72,6 +72,7 @@ class Parts:
     patience: int | None = None
     predict: Callable[[nn.Module, Any], Any] | None = None
     prediction_options: Sequence[str] = ()
+    data_options: Sequence[str] = ()
     inputs: Callable[[Any], Iterable[Any]] | None = None
     targets: Callable[[Any], Sequence[Any]] | None = None
     identify: Callable[[Any, int], Any] | None = None

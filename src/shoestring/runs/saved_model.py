@@ -274,6 +274,8 @@ def reopen_run(
     plan = run.plan()
     assert plan is not None
     reopened = plan.reopen(run.plan_file, values, recipe)
+    if is_prediction and (absent := _absent_paths(reopened.loaded, values)):
+        reopened = plan.reopen(run.plan_file, {**values, **absent}, recipe)
     stored_options, options = config.as_json(reopened.stored.options), config.as_json(reopened.loaded.options)
     unmentioned = {*reopened.loaded.paths, *reopened.loaded.parts.prediction_options} if is_prediction else set()
     notes = [
@@ -285,6 +287,17 @@ def reopen_run(
         notes.append(f"{run.plan_file} has changed since it was written: its digest does not match its content")
     notes += [f"the recipe's file has changed since the run started: {path}" for path in reopened.changed_files]
     return reopened.loaded, reopened.settings, reopened.stored, notes
+
+
+def _absent_paths(loaded: LoadedRecipe, values: Mapping[str, object]) -> dict[str, None]:
+    """Return the options of the training data that are not set for other data, and whose paths are not here, as None.
+
+    A run on Kaggle has the paths of its session.
+    """
+    if "data" not in values:
+        return {}
+    inherited = [name for name in loaded.parts.data_options if name not in values]
+    return {name: None for name in inherited if name in loaded.paths and not Path(loaded.paths[name]).exists()}
 
 
 def _adapt_settings(

@@ -47,8 +47,16 @@ def test_bad_rows_are_all_listed_or_skipped(tmp_path):
 
 
 def test_folder_without_json_file_is_rejected(tmp_path):
+    (tmp_path / "dataset-metadata.json").write_text("{}")  # of Kaggle's client
     with pytest.raises(UsageError, match="0 JSON files"):
         read_parts(tmp_path, Presentation((28, 28)), "refuse")
+
+
+def test_the_file_of_kaggles_client_has_no_rows(tmp_path):
+    folder = write_folder(tmp_path, [ROW] * 3)
+    (folder / "dataset-metadata.json").write_text("{}")
+    parts = read_parts(folder, Presentation((28, 28)), "refuse")
+    assert sum(map(len, parts.values())) == 3
 
 
 def write_chartqa(folder, counts):

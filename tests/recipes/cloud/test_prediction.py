@@ -91,3 +91,22 @@ def test_prediction_is_planned_for_the_windows_at_once() -> None:
     recipe = Cloud(Options(size="tiny", crop=64))
     (state,) = recipe.inference(recipe.model(), recipe.batch(7))
     assert state.shape == (4, 13, 64, 64)
+
+
+def test_other_tiles_are_predicted_without_the_table_of_the_run_if_it_is_elsewhere(tmp_path: Path, run_command) -> None:
+    rows = [f"{1 + seed // 2},{write_triplet(tmp_path / 'tiles', f'{seed}.tif', seed)}" for seed in range(4)]
+    (tmp_path / "data.csv").write_text("\n".join(rows))
+    options = [f"data={tmp_path / 'tiles'}", f"table={tmp_path / 'data.csv'}", "size=tiny", "crop=16", "max_updates=1"]
+    options += ["micro_batch=2", "precision=fp32", "checkpointing=no"]
+    settings = [word for option in options for word in ("--set", option)]
+    status, _, err = run_command("train", "cloud", "--run", tmp_path / "run", "--on", "cpu", *settings)
+    assert status == 0, err
+    write_tile(tmp_path / "new", 1)
+    arguments = ("predict", tmp_path / "run", "--set", f"data={tmp_path / 'new'}")
+    status, out, err = run_command(*arguments)
+    assert status == 1 and "0.tif" in out, err  # the table of the run, which is here, has other tiles
+    (tmp_path / "data.csv").rename(tmp_path / "elsewhere.csv")
+    status, out, err = run_command(*arguments)
+    assert status == 0 and "ROIs2017_winter_s2_cloudy_102_p1" in out, err
+    status, _, err = run_command(*arguments, "--set", f"table={tmp_path / 'data.csv'}")
+    assert status == 2 and "data.csv cannot be read" in err

@@ -44,13 +44,21 @@ def test_words_of_names_select_the_part(tmp_path: Path, name: str, part: str) ->
 
 def test_files_are_sorted_and_those_that_are_not_read_are_named(tmp_path: Path) -> None:
     write(
-        tmp_path, "b.jsonl", "a/z.jsonl", "test.jsonl", "README.md", "dataset_info.json", ".hidden/a.jsonl", "_log.csv"
+        tmp_path,
+        "b.jsonl",
+        "a/z.jsonl",
+        "test.jsonl",
+        "README.md",
+        "dataset_info.json",
+        "dataset-metadata.json",
+        ".hidden/a.jsonl",
+        "_log.csv",
     )
     files, notes = find_files(tmp_path)
     assert [file.name for file in files] == ["a/z.jsonl", "b.jsonl"]
     assert notes == [
         "1 file of the part test, not used: test.jsonl",
-        "2 files of other kinds, not used: README.md, dataset_info.json",
+        "3 files of other kinds, not used: README.md, dataset-metadata.json, dataset_info.json",
     ]
 
 

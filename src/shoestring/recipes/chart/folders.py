@@ -31,9 +31,17 @@ def chartqa_files(folder: Path) -> dict[str, list[Path]]:
     return {part: paths for part, paths in present.items() if paths}
 
 
+_KAGGLE_FILE = "dataset-metadata.json"
+"""Which Kaggle's client needs in a folder that is uploaded."""
+
+
 def find_json_file(folder: Path) -> Path:
-    """Return the one JSON file in a folder. Raises UsageError if there are none or several."""
-    files = sorted(folder.glob("*.json")) if folder.is_dir() else []
+    """Return the one JSON file in a folder, beside that of Kaggle's client.
+
+    Raises UsageError if there are none or several.
+    """
+    paths = sorted(folder.glob("*.json")) if folder.is_dir() else []
+    files = [path for path in paths if path.name != _KAGGLE_FILE]
     if len(files) != 1:
         raise UsageError(
             f"{folder} has {len(files)} JSON files; exactly one is expected",

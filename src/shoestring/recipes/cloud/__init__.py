@@ -100,6 +100,7 @@ class Cloud(EvaluatesBatches):
 
     best = ("psnr", "max")
     row = "a patch"
+    data_options = ("table",)
     part_shares: Mapping[str, float] = SHARES
 
     def __init__(self, options: Options | None = None) -> None:

@@ -30,8 +30,10 @@ PART_WORDS: Mapping[Part, frozenset[str]] = {
 
 _ENDINGS = ", ".join(f"*{suffix}" for suffix in READERS)
 _MOST_FILES = 10_000
-# Descriptions of data, which lie beside it in published folders.
-_DESCRIPTIONS = {"config.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
+# Descriptions of data, which lie beside it in published folders and in those that Kaggle's client uploads.
+_DESCRIPTIONS = {
+    "config.json", "dataset-metadata.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,6 +47,7 @@ class VQA(EvaluatesBatches):
     best = ("token_f1", "max")
     clip_norm = 1.0
     row = "a question about an image"
+    data_options = ("images",)
     length_option = "a_len"
 
     def __init__(self, options: Options | None = None) -> None:

@@ -1,0 +1,7 @@
+"""The files of this guide's readers, small and synthetic."""
+
+from pathlib import Path
+
+from tests.docs.guide_data import write_temporal
+
+write_temporal(Path())
