@@ -1,7 +1,6 @@
-"""The generated notebook of each guide, with data in the guide's format where Kaggle mounts them, executed as a whole."""
+"""The notebook of each guide, with data in the guide's format where Kaggle mounts them, executed as a whole."""
 
 import json
-import os
 import shutil
 
 import nbformat
@@ -60,4 +59,4 @@ def test_all_cells_run_with_the_attached_data(recipe, python, tmp_path):
     run = tmp_path / "kaggle" / "working" / "runs" / recipe
     assert json.loads((run / "state.json").read_text())["status"] == "finished"
     predictions = [path for path in run.parent.rglob("*predictions*") if path.is_file()]
-    assert predictions and all(path.stat().st_size for path in predictions), os.listdir(run.parent)
+    assert predictions and all(path.stat().st_size for path in predictions), sorted(run.parent.iterdir())
