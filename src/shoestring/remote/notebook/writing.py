@@ -25,8 +25,8 @@ from shoestring.system_errors import explaining
 from shoestring.units import bytes_text
 
 NOTEBOOK, METADATA, WHEELS = "notebook.ipynb", "kernel-metadata.json", "wheels"
-MAX_BYTES = 1_000_000
-"""Kaggle refuses a notebook with more than 1 MiB of source."""
+MAX_BYTES = 1_040_000
+"""Kaggle refuses a notebook with more than 1 MiB of source, 1,048,576 bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
