@@ -9,15 +9,18 @@ from shoestring.check import preflight
 from shoestring.check.probe import probing
 from tests.check.probe import in_process
 from tests.check.sample_facts import make_facts
+from tests.docs import guide_data
 
 OPTIONS = {
-    "vqa": (),
-    "legal": (),
-    "temporal": (),
-    "chart": ("prompt_len=300", "completion_len=4", "weights=fp32", "generations=2", "effective_batch=2"),
-    "cloud": (),
-    "finetune": (),
+    "vqa": ("data=vqa", "effective_batch=4", "beams=1"),
+    "legal": ("data=judgments", "effective_batch=4"),
+    "temporal": ("data=bars/merged_M15_multiTF.csv", "effective_batch=4"),
+    "chart": ("data=charts", "effective_batch=4", "generations=4", "completion_len=4", "rewards=digits"),
+    "cloud": ("data=tiles", "table=tables/data.csv", "effective_batch=4"),
+    "finetune": ("effective_batch=4", "answer_tokens=4"),
 }
+COMMON = ("size=tiny", "max_updates=1", "micro_batch=4", "precision=fp32", "checkpointing=no")
+"""Options of a short run, and settings with which its plan has nothing to choose."""
 
 BROKEN_LOSS = """
 import functools
@@ -46,10 +49,8 @@ class Mine(Chart):
         raise ValueError("an error of the recipe")
 """
 
-FIXED = ("micro_batch=2", "precision=fp32", "checkpointing=no")
-"""Settings with which a plan has nothing to choose."""
-
-ERROR = re.compile(r"ValueError in \S*mine\.py, line \d+: an error of the recipe")
+PLACE = re.compile(r"mine\.py(?::|, line )(\d+)")
+"""The line of the recipe's file, as `train` and as `check` write it."""
 
 CLASSES = {"vqa": "VQA", "legal": "Legal", "temporal": "Temporal", "cloud": "Cloud", "finetune": "Finetune"}
 
@@ -62,33 +63,37 @@ def here(monkeypatch):
 
 
 @pytest.fixture
-def commands(run_command, tmp_path):
+def commands(run_command, tmp_path, monkeypatch):
     """Return the failed findings of a check as {name: message}, and the exit status and stderr of training."""
+    monkeypatch.chdir(tmp_path)
 
-    def run(recipe, options):
-        settings = [word for option in ("size=tiny", *FIXED, *options) for word in ("--set", option)]
-        status, out, err = run_command("check", recipe, "--on", "cpu", *settings, "--json")
+    def run(name, reference):
+        if write := getattr(guide_data, f"write_{name}", None):
+            write(tmp_path)
+        settings = ["--on", "cpu", *(word for option in (*COMMON, *OPTIONS[name]) for word in ("--set", option))]
+        status, out, err = run_command("check", reference, *settings, "--json")
         assert out, err
         failed = {item["name"]: item["said"] for item in json.loads(out)["findings"] if item["status"] == "fail"}
         assert status == bool(failed)
-        run = ("--run", tmp_path / "run", "--on", "cpu", "--set", "max_updates=1")
-        trained, _, err = run_command("train", recipe, *run, *settings)
+        trained, _, err = run_command("train", reference, "--run", "run", *settings)
         return failed, trained, err
 
     return run
 
 
-@pytest.mark.parametrize("recipe", OPTIONS)
-def test_a_good_recipe_passes_both(recipe, commands):
-    failed, status, err = commands(recipe, OPTIONS[recipe])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_good_recipe_passes_both(name, commands):
+    failed, status, err = commands(name, name)
     assert (failed, status) == ({}, 0), err
 
 
-@pytest.mark.parametrize("recipe", OPTIONS)
-def test_a_broken_recipe_fails_both_with_the_same_message(recipe, commands, tmp_path):
-    name = CLASSES.get(recipe)
-    (tmp_path / "mine.py").write_text(BROKEN_LOSS.format(module=recipe, name=name) if name else BROKEN_REWARD)
-    failed, status, err = commands(str(tmp_path / "mine.py"), OPTIONS[recipe])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_broken_recipe_fails_both_with_the_same_message(name, commands, tmp_path):
+    parent = CLASSES.get(name)
+    (tmp_path / "mine.py").write_text(BROKEN_LOSS.format(module=name, name=parent) if parent else BROKEN_REWARD)
+    failed, status, err = commands(name, "mine.py")
     assert list(failed) == ["update"] and status == 1, (failed, err)
-    first, second = (ERROR.search(" ".join(text.split())) for text in (failed["update"], err))
-    assert first and second and first[0] == second[0], (failed, err)
+    for message in (failed["update"], err):
+        assert "ValueError" in message and "an error of the recipe" in message, (failed, err)
+    lines = [PLACE.findall(message)[-1] for message in (failed["update"], err)]
+    assert lines[0] == lines[1], (failed, err)

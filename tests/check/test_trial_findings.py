@@ -218,6 +218,14 @@ def test_time_outside_of_the_predicted_range_is_a_warning(seconds, status):
     assert finding.status == status
 
 
+def test_a_single_update_passes_without_a_time_to_compare():
+    trial = make_trial(make_plan(), seconds=(9.0,))
+    findings = findings_by_name(trial)
+    assert (findings["update"].status, "1 update of 8 samples" in findings["update"].message) == ("pass", True)
+    assert (findings["time"].status, "9.0 s" in findings["time"].message) == ("pass", True)
+    assert summarize_trial(trial) is None
+
+
 def test_device_without_known_rates_has_a_measured_time():
     assert "100 ms" in findings_by_name(make_trial(make_plan(seconds=None)))["time"].message
     assert summarize_trial(make_trial(make_plan(seconds=None)))["time"]["ratio"] is None

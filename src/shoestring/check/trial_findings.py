@@ -118,7 +118,7 @@ def check_trial(trial: Trial) -> list[Finding]:
     if (data := trial.last("data")) and trial.loaded.parts.data is not None:
         samples, seconds = count_text(data["samples"]), seconds_text(data["seconds"])
         findings.append(passed("data", f"{samples} samples for training; data() took {seconds}"))
-    if trial.last("updates") is None or trial.computing_seconds is None:
+    if trial.last("updates") is None:
         return [*findings, _check_failure(trial, "update")]
     findings += [_check_updates(trial), *_check_halves(trial), _check_memory(trial), _check_time(trial)]
     if trial.measured.problem:
@@ -196,7 +196,7 @@ def _check_updates(trial: Trial) -> Finding:
     assert total
     loss = updates[0]["loss"] if updates[0]["loss"] is not None else total["loss"]
     message = (
-        f"{len(updates)} updates of {plural(trial.probe.samples, 'sample')} ran on {total['device']} with "
+        f"{plural(len(updates), 'update')} of {plural(trial.probe.samples, 'sample')} ran on {total['device']} with "
         f"{_settings_text(trial.plan)}"
     )
     if loss is not None and not math.isfinite(loss):
@@ -248,7 +248,10 @@ def _check_memory(trial: Trial) -> Finding:
 
 def _check_time(trial: Trial) -> Finding:
     seconds, time = trial.computing_seconds, trial.plan.time
-    assert seconds is not None
+    if seconds is None:  # a run of one update, or an update that has taken all the time
+        first_seconds = trial.stages_named("update")[0]["seconds"]
+        message = f"the only update took {seconds_text(first_seconds)}, which includes one-time work"
+        return passed("time", f"{message}; it is not compared with the prediction")
     predicted, low, high = (duration.update_seconds for duration in (time.predicted, time.low, time.high))
     if predicted is None or low is None or high is None:
         return passed("time", f"{seconds_text(seconds)} per update; this device's rates for a prediction are unknown")

@@ -61,6 +61,10 @@ def test_options_in_datasets_attach_them(tmp_path):
     text = (tmp_path / "a" / "notebook.ipynb").read_text()
     assert "OPTIONS = {'size': 'tiny'}" in text
     assert "OPTIONS['table'] = session.attached_path('me/tables:data.csv')" in text
+    shoestring.notebook("temporal", out=tmp_path / "c", data="me/bars:bars.csv", rows="500")
+    predicting = [f'shoestring.predict(RUN, {data}bars="latest"' for data in ('data=OPTIONS["data"], ', "")]
+    cells = "".join(cell.source for cell in nbformat.read(tmp_path / "c" / "notebook.ipynb", 4).cells)
+    assert [text in cells for text in predicting] == [True, False]
     with pytest.raises(UsageError, match="only a session on Kaggle has a dataset"):
         shoestring.notebook("cloud", "colab-t4", out=tmp_path / "b", **options)
     with pytest.raises(UsageError) as error:

@@ -28,9 +28,6 @@ this by itself until the run is finished.""",
 **If the run is paused**, or Colab has ended the session: open this notebook again and choose *Runtime*, then *Run all*.
 The run lies in your Google Drive and goes on, bit for bit, where it stopped.""",
 }
-_USE = {
-    "temporal": 'shoestring.predict(RUN, bars="latest", out=session.predictions_file(RUN))',
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,11 +98,14 @@ session.continue_attached_run(RUN)"""
     yield _code("session.show_page(shoestring.report(RUN))")
     yield _text("## Use the model\n\nThe metrics of its best weights, and predictions for new inputs.")
     yield _code("shoestring.evaluate(RUN)")
-    yield _code(_USE.get(name, _predict_when_there_is_data()))
+    yield _code(_predict_code(name, has_data="data" in {*values, *in_datasets}))
     yield _text("## What to do next\n\n" + _NEXT[platform].format(recipe=recipe, name=folder))
 
 
-def _predict_when_there_is_data() -> str:
+def _predict_code(recipe: str, *, has_data: bool) -> str:
+    if recipe == "temporal":  # the latest bars of its own data are new inputs
+        data = 'data=OPTIONS["data"], ' if has_data else ""
+        return f'shoestring.predict(RUN, {data}bars="latest", out=session.predictions_file(RUN))'
     return """\
 NEW_DATA = None  # the path of a file or folder with new inputs
 
