@@ -1,5 +1,6 @@
 """The verbs as functions, with every option that the commands have."""
 
+import dataclasses
 import inspect
 import time
 
@@ -34,6 +35,36 @@ def test_limits_and_price_apply_to_every_target():
         assert plan.disk.limit_bytes == 10**9
         assert plan.cost_usd == pytest.approx(plan.hours * 0.5)
     assert comparison.plans[1].json() == shoestring.plan(Mine(), on="t4", **arguments).json()
+
+
+def test_plan_for_kaggle_compares_all_of_its_machines():
+    comparison = shoestring.plan(Mine(), on="kaggle")
+    every, some = (comparison.first(depends_on_account=depends) for depends in (False, True))
+    assert every.target.name == "kaggle-t4x2" and some.target.depends_on_account
+    assert every.calendar_hours == min(plan.calendar_hours for plan in comparison.plans[:2])
+    assert some.calendar_hours == min(plan.calendar_hours for plan in comparison.plans[2:])
+    answer = comparison.json()
+    expected = {"platform": "kaggle", "every_account": "kaggle-t4x2", "some_accounts": some.target.name, "command": ""}
+    assert answer["first"] == expected
+    assert [row["depends_on_account"] for row in answer["comparison"]] == [False] * 2 + [True] * 5
+    assert comparison.sentences[0].partition(", within")[0] in comparison._repr_html_()
+    later = dataclasses.replace(every, sessions=every.sessions * 3, weeks=every.weeks * 2)
+    reordered = dataclasses.replace(comparison, plans=(later, *comparison.plans[1:]))
+    assert reordered.first(depends_on_account=False).target.name == "kaggle-t4"
+    alone = dataclasses.replace(comparison, plans=(later,)).sentences
+    assert len(alone) == 1 and alone[0].endswith(" in 3 sessions, within 2 weeks' quotas of 30 GPU hours.")
+
+    assert shoestring.compare(Mine(), "kaggle-t4").json()["first"] is None
+    too_large = shoestring.compare(Mine(), ["kaggle"], disk_bytes=1000)
+    assert too_large.json()["first"]["every_account"] is None and too_large.command == ""
+    assert (
+        too_large.sentences[0] == "The run fits none of the machines that every account has (kaggle-t4x2, kaggle-t4)."
+    )
+
+
+def test_only_machines_that_everybody_can_have_are_the_cheapest_by_default():
+    free = [name for name in api.priced_targets() if name.startswith(("kaggle", "colab"))]
+    assert free == ["kaggle-t4x2", "kaggle-t4", "colab-t4"]
 
 
 def test_comparison_is_calibrated(monkeypatch, tmp_path):

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from shoestring import api, cli
+from shoestring.hardware.targets import machines
 from shoestring.version import __version__
 from tests.hardware.measured_files import GPU, write
 
@@ -113,6 +114,23 @@ def test_plan_begins_with_answer_and_command(run_command, mine, monkeypatch):
         assert f"\n{words}  " in full and f"\n{words}  " not in summary
 
 
+def test_plan_for_kaggle_compares_its_machines_and_ends_with_a_command(run_command, mine, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.chdir(mine.parent)
+    _, out, _ = run_command("plan", "mine.py", "--on", "kaggle")
+    lines = out.splitlines()
+    assert [line.split()[:2] for line in lines[1:8]] == [[name, "fits"] for name in machines("kaggle")]
+    text = " ".join(out.split())
+    every, some = "kaggle-t4x2, kaggle-t4", "kaggle-l4x4, kaggle-l4, kaggle-rtxpro6000, kaggle-a100, kaggle-h100"
+    first = f"Of the machines that every account has ({every}), kaggle-t4x2 finishes first: "
+    second = f"Of the machines that depend on the account ({some}), kaggle-"
+    assert first in text and "in 1 session, within one week's quota of 30 GPU hours." in text
+    assert text.index(first) < text.index(second)
+    assert lines[-2:] == ["Type", "  shoestring kaggle start mine.py --run runs/mine --on kaggle-t4x2"]
+    _, out, _ = run_command("plan", "mine.py", "--on", "kaggle", "--for", "predict", "--json")
+    assert [plan["target"] for plan in json.loads(out)] == list(machines("kaggle"))
+
+
 def test_plan_without_fit_names_changes(run_command, mine, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     mine.write_text(mine.read_text().replace("nn.Linear(3, 1)", "nn.Linear(3, 3000000000)"))
@@ -123,12 +141,13 @@ def test_plan_without_fit_names_changes(run_command, mine, monkeypatch):
     )
     assert "What would be enough is listed below." in " ".join(out.split()) and "several together" not in out
     assert "to make it fit  GPU memory: a device with" in out and len(out.splitlines()) <= 25
-    _, out, _ = run_command("plan", "temporal", "--on", "t4", "--disk", "28MiB")
+    _, out, _ = run_command("plan", "temporal", "--on", "t4", "--disk", "28MiB", "--set", "light_weights=own")
     assert "temporal does not fit on t4" in out and "disk" in out
     command = "  shoestring plan temporal --on t4 --disk 29.360128MB --set light_weights=fp16"
     assert command in out.splitlines()
     monkeypatch.setenv("COLUMNS", "40")
-    assert command in run_command("plan", "temporal", "--on", "t4", "--disk", "28MiB")[1].splitlines()
+    _, out, _ = run_command("plan", "temporal", "--on", "t4", "--disk", "28MiB", "--set", "light_weights=own")
+    assert command in out.splitlines()
 
 
 def test_finished_run_is_not_trained_again(run_command, mine):
@@ -161,34 +180,55 @@ def test_run_continues_with_its_stored_options(run_command, mine):
     assert (json.loads(out)["status"], json.loads(out)["total_updates"]) == ("finished", 9)
 
 
-INVALID = {
-    "unknown option": (["plan", "temporal", "--set", "epoch=3"], "did you mean epochs?"),
-    "two problems": (
-        ["plan", "temporal", "--set", "epoch=3", "--set", "micro_batch=many"],
-        "micro_batch=many: expected",
-    ),
-    "no value": (["plan", "temporal", "--set", "epochs"], "write --set epochs=3"),
-    "too small": (["plan", "temporal", "--set", "keep_checkpoints=1"], "must be at least 2"),
-    "unknown recipe": (["plan", "tempral"], "did you mean temporal?"),
-    "no such file": (["train", "nope.py", "--run", "x"], "there is no file"),
-    "unknown target": (["plan", "temporal", "--on", "kagle-t4"], "did you mean kaggle-t4?"),
-    "unreadable data": (["plan", "temporal", "--set", "data=nope.csv"], "nope.csv"),
-    "invalid duration": (["train", "temporal", "--run", "x", "--limit", "soon"], "write 90s, 20m or 1.5h"),
-    "invalid size": (["train", "temporal", "--run", "x", "--disk", "much"], "write 15GB, 500MB or 1.5GiB"),
-    "no run": (["report", "."], "is not a run directory"),
-} | {
-    f"an argument of {verb[0]}": (
-        [*verb, "--set", "epochs=3", "--set", "on=t4"],
-        "on=t4: on is an option of the command, not of a recipe",
-    )
-    for verb in (
-        ["estimate", "temporal"],
-        ["plan", "temporal"],
-        ["check", "temporal"],
-        ["train", "temporal", "--run", "x"],
-        ["evaluate", "."],
-    )
-}
+INVALID = (
+    {
+        "unknown option": (["plan", "temporal", "--set", "epoch=3"], "did you mean epochs?"),
+        "two problems": (
+            ["plan", "temporal", "--set", "epoch=3", "--set", "micro_batch=many"],
+            "micro_batch=many: expected",
+        ),
+        "no value": (["plan", "temporal", "--set", "epochs"], "write --set epochs=3"),
+        "too small": (["plan", "temporal", "--set", "keep_checkpoints=1"], "must be at least 2"),
+        "unknown recipe": (["plan", "tempral"], "did you mean temporal?"),
+        "no such file": (["train", "nope.py", "--run", "x"], "there is no file"),
+        "unknown target": (["plan", "temporal", "--on", "kagle-t4"], "did you mean kaggle-t4?"),
+        "unreadable data": (["plan", "temporal", "--set", "data=nope.csv"], "nope.csv"),
+        "invalid duration": (["train", "temporal", "--run", "x", "--limit", "soon"], "write 90s, 20m or 1.5h"),
+        "invalid size": (["train", "temporal", "--run", "x", "--disk", "much"], "write 15GB, 500MB or 1.5GiB"),
+        "no run": (["report", "."], "is not a run directory"),
+    }
+    | {
+        f"{name} in {verb[0]}": ([*verb, "--on", name], words)
+        for verb in (
+            ["estimate", "temporal"],
+            ["plan", "temporal"],
+            ["check", "temporal"],
+            ["train", "temporal", "--run", "x"],
+            ["notebook", "temporal", "--out", "x"],
+            ["kaggle", "start", "temporal", "--run", "x"],
+            ["kaggle", "start", "temporal", "--run", "x", "--dry-run"],
+        )
+        for name, words in {
+            "kaggle-p100": "no kernels for a P100 (sm_60)",
+            "kaggle-tpuv5e8": "TPUs are not supported",
+            "kaggle": "available: kaggle-t4x2, kaggle-t4, kaggle-l4x4",
+        }.items()
+        if (name, verb[0]) != ("kaggle", "plan")
+    }
+    | {
+        f"an argument of {verb[0]}": (
+            [*verb, "--set", "epochs=3", "--set", "on=t4"],
+            "on=t4: on is an option of the command, not of a recipe",
+        )
+        for verb in (
+            ["estimate", "temporal"],
+            ["plan", "temporal"],
+            ["check", "temporal"],
+            ["train", "temporal", "--run", "x"],
+            ["evaluate", "."],
+        )
+    }
+)
 
 
 @pytest.mark.parametrize("name", INVALID)
@@ -200,7 +240,7 @@ def test_invalid_usage_is_one_error_with_a_hint(run_command, name, tmp_path, mon
     assert err.startswith("error: ")
     assert words in err
     assert "Traceback" not in err
-    assert not list(tmp_path.glob("x/plan.json"))
+    assert not {path.name for path in tmp_path.glob("x/*")} - {"lock"}
 
 
 def test_run_of_another_recipe_is_refused(run_command, mine):

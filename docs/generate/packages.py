@@ -9,8 +9,8 @@ _PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 GROUPS: Sequence[tuple[str, str, str]] = (
     ("Command line", "options in, answers out", "__main__"),
     ("Verbs", "one function per command", "api_kaggle"),
-    ("Around a run", "start it, move it, show it", "report"),
-    ("Adapters and preflight", "recipes, library trainers", "recipes"),
+    ("Around a run", "start it, show it", "report"),
+    ("Adapters and preflight", "recipes, trainers, platforms", "recipes"),
     ("Training", "what happens", "train"),
     ("Prediction", "what will happen", "plan"),
     ("Shared by both", "recipe, techniques, GPUs", "hardware"),

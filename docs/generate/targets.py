@@ -14,6 +14,10 @@ _INTRODUCTION = """
 A target is the place of a run: a device, a number of GPUs, and the limits of a platform if there is one. `--on TARGET`
 takes the name of one of the tables, and `on="TARGET"` in Python. `shoestring targets` lists them too.
 """
+_MACHINES = """## Machines of platforms
+`plan --on kaggle` compares all machines of Kaggle. `machine_shape` is Kaggle's name of a machine, which `kaggle start`
+and the metadata of a notebook ask for.
+"""
 _DEVICES = """## Devices
 Memory is the total that PyTorch reports, which is less than the nominal size. Rates are the peak rates of data sheets
 for dense matrix products; a multiply-add counts as two operations. Predictions of time take sustained rates, which
@@ -51,6 +55,8 @@ def page() -> str:
             header("Targets").rstrip("\n"),
             _INTRODUCTION,
             _target_table(known().values()),
+            _MACHINES,
+            _machine_table(known().values()),
             _DEVICES,
             _device_table(DEVICES.values()),
             devices,
@@ -81,6 +87,20 @@ def _target_table(targets: Iterable[Target]) -> str:
         )
     )
     return table(("target", "device", "platform"), rows)
+
+
+def _machine_table(targets: Iterable[Target]) -> str:
+    rows = [
+        (
+            code(target.name),
+            code(target.machine_shape) if target.machine_shape else "–",
+            "some accounts" if target.depends_on_account else "every account",
+            "; ".join(_linked(note) for note in target.notes) or "–",
+        )
+        for target in targets
+        if target.platform
+    ]
+    return table(("target", "machine_shape", "who gets it", "notes"), rows)
 
 
 def _device_table(devices: Iterable[Device]) -> str:

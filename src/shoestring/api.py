@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO, overload
 
 from shoestring.errors import UsageError
 from shoestring.packages.broken import usable_libraries
@@ -74,6 +74,10 @@ def estimate(recipe: str | object, on: str = "local", **values: object) -> Estim
     return make_estimate(loaded, find(on), settings)
 
 
+@overload
+def plan(recipe: str | object, on: Literal["kaggle"], **values: Any) -> Comparison: ...
+@overload
+def plan(recipe: str | object, on: str = "local", **values: Any) -> Plan: ...
 def plan(
     recipe: str | object,
     on: str = "local",
@@ -84,17 +88,17 @@ def plan(
     calibrate: str | Path | None = None,
     probe: bool | None = None,
     **values: object,
-) -> Plan:
+) -> Plan | Comparison:
     """Choose the fastest settings that fit the target, and predict their memory, time, sessions and disk.
 
     `limit_seconds` of a session and `disk_bytes` of the run's directory replace the platform's limits, `usd_per_hour`
     of one GPU replaces the list price, and the measured time of the run `calibrate`, made on the same GPU, scales the
     predictions; a file of `measure` there replaces the rates that they are made of. Options and settings in `values`
-    are fixed, all others are chosen. A plan for this machine (`local`, `cpu`) is measured: a few updates are made in a
-    child process and discarded, unless `probe` is False; by default unless SHOESTRING_PROBE=0 is set. The errors are
-    those of `estimate`.
+    are fixed, all others are chosen. On `kaggle` all machines of Kaggle are compared, as `compare` does. A plan for
+    this machine (`local`, `cpu`) is measured: a few updates are made in a child process and discarded, unless `probe`
+    is False; by default unless SHOESTRING_PROBE=0 is set. The errors are those of `estimate`.
     """
-    plans = compare(
+    comparison = compare(
         recipe,
         [on],
         limit_seconds=limit_seconds,
@@ -104,8 +108,8 @@ def plan(
         by_seconds=None,
         probe=probe,
         **values,
-    ).plans
-    return plans[0]
+    )
+    return comparison if comparison.platform else comparison.plans[0]
 
 
 def plan_inference(recipe: str | object, on: str = "local", **values: object) -> InferencePlan:
@@ -124,7 +128,7 @@ def plan_inference(recipe: str | object, on: str = "local", **values: object) ->
 
 def compare(
     recipe: str | object,
-    on: Iterable[str],
+    on: str | Iterable[str],
     *,
     limit_seconds: float | None = None,
     disk_bytes: int | None = None,
@@ -134,7 +138,7 @@ def compare(
     probe: bool | None = None,
     **values: object,
 ) -> Comparison:
-    """Plan for each of the targets `on`, and compare time and cost.
+    """Plan for each of the targets `on`, and compare time and cost. The target `kaggle` is all machines of Kaggle.
 
     `by_seconds` is the time from now within which the run has to be done: `cheapest` is the plan that does it for the
     least money.
@@ -142,7 +146,7 @@ def compare(
     """
     with usable_libraries():
         from shoestring.check.probe.probing import is_enabled, measured_here
-        from shoestring.hardware.targets import find, with_limits
+        from shoestring.hardware.targets import find, groups, with_limits, with_machines
         from shoestring.plan.comparison import compare
         from shoestring.recipe.finding import choose_for_plan
         from shoestring.runs.calibrate import load_calibration
@@ -150,7 +154,10 @@ def compare(
     _require_limits(by_seconds=by_seconds)
     _require_limits(limit_seconds=limit_seconds, disk_bytes=disk_bytes, usd_per_hour=usd_per_hour)
     loaded, settings = choose_for_plan(recipe, values)
-    targets = [with_limits(find(name), session_seconds=limit_seconds, disk_bytes=disk_bytes) for name in on]
+    names = [on] if isinstance(on, str) else list(on)
+    targets = [
+        with_limits(find(name), session_seconds=limit_seconds, disk_bytes=disk_bytes) for name in with_machines(names)
+    ]
     calibration = load_calibration(_path(calibrate)) if calibrate else None
     comparison = compare(
         loaded,
@@ -159,18 +166,26 @@ def compare(
         usd_per_hour=usd_per_hour,
         calibration=calibration,
         by_hours=None if by_seconds is None else by_seconds / 3600,
+        platform=next((name for name in names if name in groups()), None),
     )
     if not is_enabled(probe):
         return comparison
     return replace(comparison, plans=tuple(measured_here(comparison.plans, loaded, settings)))
 
 
+def target_names(on: Iterable[str]) -> list[str]:
+    """Return the names of targets; a platform with several machines, such as kaggle, stands for all of them."""
+    from shoestring.hardware.targets import with_machines
+
+    return with_machines(on)
+
+
 def priced_targets() -> list[str]:
-    """Return the names of the targets whose price is known, those that are free of charge first."""
+    """Return the names of the targets that everybody can have and whose price is known, the free ones first."""
     from shoestring.hardware.prices import price
     from shoestring.hardware.targets import known
 
-    return [name for name, target in known().items() if price(target)]
+    return [name for name, target in known().items() if price(target) and not target.depends_on_account]
 
 
 def check(

@@ -127,8 +127,12 @@ def stop(
 
 
 def _request(arguments: dict[str, Any]) -> Any:
+    from shoestring.hardware.targets import refusal
     from shoestring.remote.kaggle.starting import StartRequest
 
+    error = refusal(arguments["on"])
+    if error:
+        raise error
     names = ("recipe", "on", "limit_seconds", "internet", "allow_cpu", "user", "every_seconds", "wait", "values")
     options = {name: arguments[name] for name in names if name in arguments}
     return StartRequest(run=Path(arguments["run"]), datasets=tuple(arguments["datasets"]), **options)

@@ -126,8 +126,9 @@ def plan(
         typer.Option(
             "--on",
             metavar="TARGET",
-            help="The machine, by default local; repeat it to compare several. `shoestring targets` lists them.",
-            autocompletion=completion.target,
+            help="The machine, by default local; repeat it to compare several, or kaggle for all that Kaggle has. "
+            "`shoestring targets` lists them.",
+            autocompletion=completion.target_or_platform,
         ),
     ] = None,
     limit: Annotated[
@@ -189,7 +190,7 @@ def plan(
             probe=probe,
             **option_values(api.compare, set_, config_file),
         )
-    if len(names) > 1 or by:
+    if len(names) > 1 or by or comparison.platform:
         print_answer(comparison.json(), as_json, lambda: comparison_screen(comparison))
     else:
         plan = comparison.plans[0]
@@ -202,7 +203,7 @@ def _plan_inference(recipe: str, names: list[str], values: dict[str, Any], as_js
     from shoestring.report.terminal.inference import screen
 
     with show_progress(f"planning predictions of {recipe} for {', '.join(names)}"):
-        plans = [api.plan_inference(recipe, name, **values) for name in names]
+        plans = [api.plan_inference(recipe, name, **values) for name in api.target_names(names)]
     facts = [plan.json() for plan in plans]
     print_answer(facts if len(plans) > 1 else facts[0], as_json, lambda: Group(*map(screen, plans)))
 
@@ -551,7 +552,8 @@ def notebook(
     recipe: Recipe,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder for the two files.")],
     on: Annotated[
-        str, typer.Option("--on", metavar="TARGET", help="The machine: kaggle-t4x2, kaggle-t4 or colab-t4.")
+        str,
+        typer.Option("--on", metavar="TARGET", help="The machine of Kaggle or Colab; `shoestring targets` lists them."),
     ] = "kaggle-t4x2",
     user: Annotated[str, typer.Option(metavar="NAME", help="Your account on Kaggle, for the metadata.")] = "USER",
     internet: Annotated[

@@ -49,7 +49,7 @@ def start(
         ),
     ] = None,
     on: Annotated[
-        str, typer.Option("--on", metavar="TARGET", help="The machine: kaggle-t4x2 or kaggle-t4.")
+        str, typer.Option("--on", metavar="TARGET", help="The machine of Kaggle; `shoestring targets` lists them.")
     ] = "kaggle-t4x2",
     data: Annotated[
         list[str] | None,

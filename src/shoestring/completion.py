@@ -46,6 +46,14 @@ def target(incomplete: str) -> list[Suggestion]:
     return [(name, title) for name, title in titles.items() if name.startswith(incomplete)]
 
 
+def target_or_platform(incomplete: str) -> list[Suggestion]:
+    """Complete what `plan` compares: the name of a target, or of a platform with several."""
+    from shoestring.hardware.targets import groups
+
+    platforms = [(name, f"all machines of {title}") for name, title in groups().items() if name.startswith(incomplete)]
+    return [*platforms, *target(incomplete)]
+
+
 def run_directory(incomplete: str) -> list[Suggestion]:
     """Complete the directory of a run below the current directory."""
     return [(path, "a run") for path in _run_directories() if path.startswith(incomplete)]

@@ -92,6 +92,12 @@ class Settings:
         "copy the recipe's inputs to the local disk (TMPDIR) first and verify them: no, yes (at most half of the "
         "disk limit), or a size limit such as 20GB",
     ] = "no"
+    save: Annotated[
+        Literal["yes", "none"],
+        "whether checkpoints are saved while training; none, for prototypes: a kill loses the session, and only a "
+        "session that is paused saves one",
+    ] = "yes"
+    """The weights, in `best/` and `light/`, are saved in any case."""
     save_every_updates: Annotated[int | None, "save at least every N updates: the most that a kill can lose"] = None
     save_every_seconds: Annotated[
         float | None, "save at least every S seconds; by default 600, or less if saving is cheap"
@@ -109,8 +115,10 @@ class Settings:
     ] = 0
 
     light_weights: Annotated[
-        Literal["own", "fp16", "bf16"], "dtype of the parameters in best/ and light/: their own, or rounded to 16 bits"
-    ] = "own"
+        Literal["own", "fp16", "bf16"] | None,
+        "dtype of the parameters in best/ and light/: their own, or rounded to 16 bits; by default their own, or "
+        "fp16 if the disk is too small for that",
+    ] = None
 
     def __post_init__(self) -> None:
         least = {
@@ -123,6 +131,8 @@ class Settings:
             "save_epochs": 1,
         }
         problems = config.too_small(vars(self), {**least, "keep_checkpoints": 2, "keep_light": 0})
+        if self.save == "none" and self.save_epochs is not None:
+            problems.append(f"save_epochs={self.save_epochs}: with save=none no checkpoint is saved while training")
         if self.checkpointing not in (None, "no", "full") and not self.checkpointing.isdecimal():
             problems.append(f"checkpointing={self.checkpointing}: expected no, full or a number of blocks")
         if self.cuda_graphs and self.checkpointing not in (None, "no"):

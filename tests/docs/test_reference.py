@@ -178,7 +178,7 @@ def test_keys_of_estimates_and_plans(ask, monkeypatch):
     compared.add(ask("estimate", RECIPE, "--on", "t4"))
     compared.require()
     compared, several = Comparison("plan"), Comparison("plan with several --on")
-    answer = ask("plan", RECIPE, "--on", "kaggle-t4", "--on", "a100-80", "--by", "30d")
+    answer = ask("plan", RECIPE, "--on", "kaggle", "--on", "a100-80", "--by", "30d")
     several.add(answer)
     several.require()
     compared.add(answer["plans"][0])

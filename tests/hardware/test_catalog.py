@@ -8,7 +8,7 @@ import pytest
 
 from shoestring.errors import UsageError
 from shoestring.hardware.catalog import DEVICES, PLATFORMS, Device
-from shoestring.hardware.targets import PROBED, find, known
+from shoestring.hardware.targets import PROBED, find, known, machines, with_machines
 from shoestring.units import GIB, bytes_text
 
 RATES = ("fp32_flops", "tf32_flops", "fp16_flops", "bf16_flops")
@@ -49,7 +49,7 @@ def test_figures_are_plausible_in_their_units(device: Device) -> None:
 
 def test_memory_is_less_than_the_nominal_size() -> None:
     nominal_gib = {"a100-40": 40, "a100-80": 80, "h100": 80, "rtx3060": 12, "rtx3090": 24, "rtx4060": 8, "rtx4090": 24}
-    nominal_gib |= {"t4": 16, "p100": 16, "v100": 16, "l4": 24, "a10": 24, "h200": 141}
+    nominal_gib |= {"t4": 16, "p100": 16, "v100": 16, "l4": 24, "a10": 24, "h200": 141, "rtxpro6000": 96}
     assert nominal_gib.keys() == DEVICES.keys()
     for name, size in nominal_gib.items():
         assert 0.9 * size * GIB < DEVICES[name].memory_bytes < size * GIB
@@ -82,17 +82,53 @@ def test_gpu_is_a_target_without_limits() -> None:
         assert (find(name).device, find(name).gpus, find(name).platform) == (device, 1, None)
 
 
-def test_kaggle_has_no_p100_any_more() -> None:
-    assert not [name for name in known() if "p100" in name and "kaggle" in name]
+def test_machines_of_kaggle_have_its_names_and_its_disk() -> None:
+    rows = {name: (target.machine_shape, target.gpus) for name, target in machines("kaggle").items()}
+    assert list(rows.items()) == [
+        ("kaggle-t4x2", ("NvidiaTeslaT4", 2)),
+        ("kaggle-t4", ("NvidiaTeslaT4", 1)),
+        ("kaggle-l4x4", ("NvidiaL4", 4)),
+        ("kaggle-l4", ("NvidiaL4X1", 1)),
+        ("kaggle-rtxpro6000", ("NvidiaRtxPro6000", 1)),
+        ("kaggle-a100", ("NvidiaTeslaA100", 1)),
+        ("kaggle-h100", ("NvidiaH100", 1)),
+    ]
+    for name, target in machines("kaggle").items():
+        assert target.platform and target.platform.disk_bytes == 19_500_000_000
+        assert target.depends_on_account is ("t4" not in name)
+        # Those of the machine with T4s are known, of the others no source says it.
+        known_host = {"ram_bytes", "cores"} & target.platform.sources.keys()
+        assert (target.platform.ram_bytes is None) is (target.platform.cores is None) is target.depends_on_account
+        assert bool(known_host) is not target.depends_on_account
+    assert find("kaggle-a100").device == DEVICES["a100-40"] and "40 GB or 80 GB" in find("kaggle-a100").notes[1]
+    assert not find("colab-t4").machine_shape and not machines("nowhere")
+
+
+def test_a_platform_with_several_machines_stands_for_all_of_them() -> None:
+    assert with_machines(["t4", "kaggle", "kaggle-t4", "colab"]) == ["t4", *machines("kaggle"), "colab"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "hint"),
+    [
+        ("kaggle-t4-x2", "there is no target 'kaggle-t4-x2'", "did you mean kaggle-t4x2?"),
+        ("locale", "there is no target 'locale'", "did you mean local?"),
+        ("kaggle-p100", "no kernels for a P100 (sm_60), and Kaggle has retired it", "--on kaggle-t4x2"),
+        ("NvidiaTeslaP100", "no kernels for a P100 (sm_60), and Kaggle has retired it", "--on kaggle-t4x2"),
+        ("kaggle-tpuv5e8", "TPUs are not supported", "--on kaggle-t4x2"),
+        ("TpuV6E8", "TPUs are not supported", "--on kaggle-t4x2"),
+        ("kaggle", "7 machines, of which one has to be named", "available: kaggle-t4x2, kaggle-t4, kaggle-l4x4,"),
+        ("NvidiaTeslaT4", "there is no target 'NvidiaTeslaT4'", "it is what Kaggle calls kaggle-t4x2 and kaggle-t4"),
+    ],
+)
+def test_what_is_not_a_target_is_an_error_with_what_to_take_instead(name: str, message: str, hint: str) -> None:
+    with pytest.raises(UsageError) as error:
+        find(name)
+    assert message in error.value.message and error.value.hint and hint in error.value.hint
+
+
+def test_a_p100_is_a_target_without_a_platform() -> None:
     assert any("kernels" in note for note in DEVICES["p100"].notes)
-
-
-def test_unknown_name_suggests_the_nearest() -> None:
-    with pytest.raises(UsageError, match="did you mean kaggle-t4x2") as error:
-        find("kaggle-t4-x2")
-    assert "'kaggle-t4-x2'" in error.value.message
-    with pytest.raises(UsageError, match="did you mean local"):
-        find("locale")
 
 
 def test_known_targets_do_not_include_this_machine() -> None:

@@ -2,7 +2,9 @@
 
 import json
 import os
+import shutil
 import signal
+import time
 
 import accelerate
 import pytest
@@ -130,11 +132,15 @@ def test_processes_continue_bit_for_bit(tmp_path):
     assert (statuses, [(ended, updates) for ended, updates, _ in results]) == ([0, 0], [("", UPDATES)] * 2)
     assert torch.equal(results[0][2], results[1][2])
 
-    statuses, stopped = train_in_ranks(run, act=terminate, act_at=6)
+    copies = tmp_path / "copies"
+    statuses, stopped = train_in_ranks(run, act=terminate, act_at=6, backup=copies)
     assert (statuses, [(ended, updates) for ended, updates, _ in stopped]) == ([0, 0], [("SIGTERM", 3)] * 2)
     assert state(run) == ("paused", 3)
+    shutil.rmtree(run)
     kill = {"act": lambda: os.kill(os.getpid(), signal.SIGKILL), "act_at": 5, "save_every_seconds": 0.0}
-    assert train_in_ranks(run, **kill) == ([PEER_LOST_STATUS, -signal.SIGKILL], [])
+    started = time.monotonic()
+    assert train_in_ranks(run, **kill, from_url=copies, backup=copies) == ([PEER_LOST_STATUS, -signal.SIGKILL], [])
+    assert time.monotonic() - started < 60  # the last copy is not waited for
     assert state(run) == ("running", 5)
     for act, reason in ((fail, "GPU 1: no such row"), (run_out_of_memory, "GPU 1: CUDA out of memory")):
         assert train_in_ranks(run, act=act, act_at=4) == ([1, 1], [])

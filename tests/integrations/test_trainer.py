@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 
 import pytest
@@ -14,6 +15,8 @@ from transformers import Trainer, TrainingArguments
 
 from shoestring.errors import CheckpointError, UsageError
 from shoestring.integrations.trainer import surviving
+from shoestring.monitor.events import read
+from tests.remote.backup.example_runs import copier, save
 
 UPDATES = 21
 """50 samples in microbatches of 4, two to an update, three times: an epoch ends within an update."""
@@ -98,21 +101,61 @@ def test_stopped_run_resumes_bit_for_bit(stops, uninterrupted_weights, tmp_path)
     assert json.loads((run / "state.json").read_text())["status"] == "finished"
 
 
-def test_killed_run_resumes_bit_for_bit(uninterrupted_weights, tmp_path):
+def kill_when_copied(copies):
+    """Kill this process when there is a copy of a checkpoint after the first update."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not [*copies.glob("commits/*-update-0000000[1-9]-*")]:
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_killed_run_resumes_bit_for_bit(uninterrupted_weights, tmp_path, capsys):
+    """In its directory, and from a copy when that is lost."""
+    run, copies = tmp_path / "run", tmp_path / "copies"
     script = (
-        "import os, signal, sys, torch; torch.set_num_threads(int(sys.argv[2])); from pathlib import Path;"
-        "from tests.integrations.test_trainer import train;"
-        "train(Path(sys.argv[1]), act=lambda: os.kill(os.getpid(), signal.SIGKILL), act_at=20, save_every_seconds=0.0)"
+        "import os, signal, sys, torch; torch.set_num_threads(int(sys.argv[3])); from pathlib import Path;"
+        "from tests.integrations.test_trainer import kill_when_copied, train; run, copies = map(Path, sys.argv[1:3]);"
+        "train(run, act=lambda: kill_when_copied(copies), act_at=20, save_every_seconds=0.0, backup=copies)"
     )
     process = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "run"), str(torch.get_num_threads())],
+        [sys.executable, "-c", script, str(run), str(copies), str(torch.get_num_threads())],
         capture_output=True,
         check=False,
     )
     assert process.returncode == -signal.SIGKILL, process.stderr.decode()
-    _, updates, weights = train(tmp_path / "run")
+    run.rename(tmp_path / "kept")
+    _, updates, weights = train(tmp_path / "kept")
     assert updates == UPDATES
     assert torch.equal(weights, uninterrupted_weights)
+
+    with pytest.raises(SystemExit) as ended:
+        train(run, from_url=copies, limit_seconds=0.01)
+    assert ended.value.code == 0 and not run.exists()
+    assert "paused before the run was restored (session limit" in capsys.readouterr().err
+    _, updates, weights = train(run, from_url=copies, backup=str(copies))
+    assert updates == UPDATES
+    assert torch.equal(weights, uninterrupted_weights)
+    assert [event["update"] for event in read(run / "events.jsonl") if event["event"] == "backup"][-1] == UPDATES
+    assert "restored update" in capsys.readouterr().err
+    with surviving(tmp_path / "third", from_url=copies):  # the last copy is that of the finished run
+        assert json.loads((tmp_path / "third" / "state.json").read_text())["status"] == "finished"
+    assert f"to go on: backup {copies}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("places", "message"),
+    [
+        ({"backup": "run/copies"}, "^backup .*contain one another"),
+        ({"from_url": "s3:/bucket"}, "^from_url s3:/bucket: this is no URL"),
+        ({"from_url": "nothing"}, "^from_url .*nothing: there is no complete copy"),
+        ({"backup": "of another run"}, "the backup belongs to another run"),
+    ],
+)
+def test_places_that_cannot_be_used_are_refused(tmp_path, monkeypatch, places, message):
+    monkeypatch.chdir(tmp_path)
+    copier(save(tmp_path / "other", 1), tmp_path / "of another run").copy()
+    with pytest.raises(UsageError, match=message), surviving("run", **places):
+        pytest.fail("it has begun")
 
 
 def test_epochs_need_seeds_of_their_own(uninterrupted_weights, tmp_path, monkeypatch):

@@ -117,21 +117,34 @@ def test_checkpoints_of_epochs_are_counted():
     assert saved.parts["2 checkpoints at the ends of epochs"] == 2 * plain.full_checkpoint_bytes
 
 
-def test_light_weights_in_fp16_are_proposed_for_a_small_disk():
-    disk = plan_for(with_memory(8000), thorough=False).disk
-    plan = plan_for(targets.with_limits(with_memory(8000), disk_bytes=disk.peak_bytes - disk.light_checkpoint_bytes))
+def test_light_weights_in_fp16_are_chosen_for_a_small_disk_and_else_proposed():
+    whole = plan_for(with_memory(8000), thorough=False)
+    disk, own = whole.disk, Settings(precision="fp32", light_weights="own")
+    assert whole.settings.light_weights == "own"
+    small = targets.with_limits(with_memory(8000), disk_bytes=disk.peak_bytes - disk.light_checkpoint_bytes)
+    chosen = plan_for(small, thorough=False)
+    assert chosen.fits and chosen.settings.light_weights == "fp16"
+    assert any(reason.startswith("light_weights fp16: with the best and last weights") for reason in chosen.reasons)
+    plan = plan_for(small, own)
     assert (plan.verdict, plan.binding.name) == ("fits with changes", "disk")
     assert plan.changes[0] == (
         "disk: --set light_weights=fp16 would be enough (best and last weights in half precision; the training result "
         "stays the same)"
     )
-    rounded = Settings(precision="fp32", light_weights="fp16")
-    assert plan_for(targets.with_limits(with_memory(8000), disk_bytes=plan.target.platform.disk_bytes), rounded).fits
+    assert plan_for(small, own.replace(light_weights="fp16"), thorough=False).fits
     # Light weights of half the size are not always enough.
     smaller = plan_for(
         targets.with_limits(with_memory(8000), disk_bytes=disk.peak_bytes - 2 * disk.light_checkpoint_bytes)
     )
-    assert smaller.verdict == "does not fit"
+    assert smaller.verdict == "does not fit" and smaller.settings.light_weights == "own"
+
+
+def test_a_run_without_saves_needs_less_disk_and_less_time():
+    plain, without = (
+        plan_for(with_memory(8000), Settings(precision="fp32", save=save), thorough=False) for save in ("yes", "none")
+    )
+    assert plain.disk.peak_bytes - without.disk.peak_bytes == plain.disk.full_checkpoint_bytes
+    assert without.job["saving"].seconds < plain.job["saving"].seconds
 
 
 def test_microbatch_larger_than_an_update_is_reported():

@@ -8,9 +8,13 @@ from shoestring.report.wording import parameters_text
 
 
 @pytest.mark.parametrize(
-    ("trainable", "text"),
-    [(2_000_000, "2,000,000 parameters"), (5_000, "2,000,000 parameters, 5,000 of them trained (0.25%)")],
+    ("trainable", "random_parts", "text"),
+    [
+        (2_000_000, (), "2,000,000 parameters"),
+        (5_000, (), "2,000,000 parameters, 5,000 of them trained (0.25%)"),
+        (2_000_000, ("vision", "text"), "2,000,000 parameters; not pretrained: vision, text"),
+    ],
 )
-def test_parameters_that_are_not_trained_are_told_apart(trainable, text):
-    facts = SimpleNamespace(parameters_total=2_000_000, parameters_trainable=trainable)
+def test_parameters_that_are_not_trained_are_told_apart(trainable, random_parts, text):
+    facts = SimpleNamespace(parameters_total=2_000_000, parameters_trainable=trainable, random_parts=random_parts)
     assert parameters_text(facts) == text

@@ -161,6 +161,15 @@ def test_attention_uses_the_targets_kernel(
     assert not run["bmm"]
 
 
+def test_gpus_whose_traces_are_equal_share_them(trace_recipe: TraceRecipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = trace_recipe("Encoder", "bf16", L4)
+    newest = DEVICES["rtxpro6000"]
+    assert trace_recipe("Encoder", "bf16", newest) is shared
+    monkeypatch.setattr("shoestring.trace.tracer._LAST_DIFFERENCE", (99, 0))
+    own = trace_recipe("Encoder", "bf16", newest)
+    assert own is not shared and own == shared != trace_recipe("Encoder", "bf16", T4)
+
+
 def test_cpu_attention_with_trained_bias_uses_math(trace_recipe: TraceRecipe) -> None:
     from shoestring.hardware.probe import local_cpu
 

@@ -126,6 +126,22 @@ def test_rounded_weights_are_tested(tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_without_saves_only_a_pause_leaves_a_checkpoint(tmp_path, kind):
+    """With the bits of a run that saves."""
+    saving, values = {"save_every_updates": 1}, {"save": "none", "save_every_updates": 1}
+    session(ScriptedLosses(2.0, 1.0, 3.0, 9.0), tmp_path / "saving", saving, kind=kind)
+    session(ScriptedLosses(2.0, 1.0, 3.0, 9.0), tmp_path / "whole", values, kind=kind)
+    assert [path.name for path in (tmp_path / "whole" / "checkpoints").iterdir()] == ["update-00000000"]
+    losses = ScriptedLosses(2.0, 1.0, 3.0, 9.0)
+    assert session(losses, tmp_path / "run", values, kind=kind, stop="SIGTERM", at=4).status == "paused"
+    names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert names[0] == "update-00000000" and len(names) == 2
+    assert session(losses, tmp_path / "run", values, kind=kind).status == "finished"
+    weights = [(tmp_path / run / "light" / "model.safetensors").read_bytes() for run in ("saving", "whole", "run")]
+    assert weights[0] == weights[1] == weights[2]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_early_stopping_finishes_the_run(tmp_path, kind):
     outcome = session(ScriptedLosses(2.0, 1.0, 3.0, 3.0, patience=2, epochs=50), tmp_path, {}, kind=kind)
     assert (outcome.status, outcome.update, outcome.reason) == ("finished", 12, "no better epoch in the last 2")

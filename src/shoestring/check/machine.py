@@ -68,7 +68,7 @@ def check_disk(facts: Facts) -> Finding | None:
             name,
             f"writing to {disk.folder} failed after {bytes_text(disk.written_bytes)} of "
             f"{bytes_text(disk.requested_bytes)}: {disk.error}",
-            "choose another directory for the run with --run DIR; on Kaggle use /kaggle/working (20 GB are saved)",
+            "choose another directory for the run with --run DIR; on Kaggle use /kaggle/working (19.5 GB are saved)",
         )
     rate = disk.written_bytes / max(disk.seconds, 1e-9)
     message = (

@@ -11,6 +11,7 @@ from math import isfinite
 from statistics import mean
 
 import torch
+from torch import nn
 
 from shoestring.data.seeding import derive, seed_all
 from shoestring.engine.first_microbatch import FirstMicrobatch
@@ -80,7 +81,8 @@ def _compare(batches: "_Batches", whole: Sequence[Member], halves: Sequence[Sequ
         of_halves.append(batches.mean_loss(halves, attempt))
     if not all(map(isfinite, (*of_whole, *of_halves))):
         return None
-    tolerance = _relative_error(batches.first) * max(_SMALL_LOSS, *map(abs, (*of_whole, *of_halves)))
+    error = relative_error(batches.first.model, batches.first.mixed_precision.name)
+    tolerance = error * max(_SMALL_LOSS, *map(abs, (*of_whole, *of_halves)))
     # The values of a loss without random numbers are single ones, and vary by 0.
     variation = max(max(values) - min(values) for values in (of_whole, of_halves))
     distance = max(min(of_whole) - max(of_halves), min(of_halves) - max(of_whole))
@@ -114,14 +116,14 @@ class _Batches:
         return value
 
 
-def _relative_error(first: FirstMicrobatch) -> float:
+def relative_error(model: nn.Module, precision: str) -> float:
     """Return the largest relative error that rounding explains, by the least accurate type of the computation."""
-    precision, types = first.mixed_precision.name, {parameter.dtype for parameter in first.model.parameters()}
+    types = {parameter.dtype for parameter in model.parameters()}
     # Packed weights (4 bits) are unpacked to 16 bits.
     epsilons = [torch.finfo(type_ if type_.is_floating_point else torch.bfloat16).eps for type_ in types]
     if precision != "fp32":
         epsilons.append(torch.finfo(torch.float16 if precision == "fp16" else torch.bfloat16).eps)
-    on_gpu = any(parameter.is_cuda for parameter in first.model.parameters())
+    on_gpu = any(parameter.is_cuda for parameter in model.parameters())
     if on_gpu and (torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32):
         epsilons.append(_TF32_EPSILON)
     return max(_SUM_ROUNDING, _ROUNDINGS * max(epsilons, default=0.0))

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from shoestring.checkpoint.compatibility import history_problems, optimizer_state_mismatches, state_mismatches
 from shoestring.checkpoint.trained import trained_state
 from shoestring.data.seeding import derive, seed_all
-from shoestring.engine import autotuning, cuda_graphs
+from shoestring.engine import cuda_graphs
 from shoestring.engine.averaging import AveragedWeights
 from shoestring.engine.cuda_graphs import CudaGraphs
 from shoestring.engine.memory import explaining_out_of_memory
@@ -31,6 +31,7 @@ from shoestring.recipe.parts import Parts
 from shoestring.settings import Settings
 from shoestring.techniques import (
     adapt,
+    autotuning,
     checkpointing,
     compiled,
     eightbit,

@@ -137,6 +137,12 @@ class Target:
     """The number of GPUs; 0 for a CPU."""
     platform: Platform | None = None
     """The platform; None: no limits except those of the device."""
+    machine_shape: str | None = None
+    """Kaggle's name of the machine, as `machine_shape` in a kernel's metadata; None elsewhere."""
+    depends_on_account: bool = False
+    """Whether only some accounts of the platform get the machine, such as those that take part in a competition."""
+    notes: tuple[str, ...] = ()
+    """What a user of the target should know, beside the notes of its device and its platform."""
 
     @property
     def processes(self) -> int:
@@ -150,6 +156,9 @@ class Target:
             "device": self.device.json(),
             "gpus": self.gpus,
             "platform": dataclasses.asdict(self.platform) if self.platform else None,
+            "machine_shape": self.machine_shape,
+            "depends_on_account": self.depends_on_account,
+            "notes": self.notes,
         }
 
 
@@ -162,6 +171,10 @@ _A10_SHEET = "https://www.nvidia.com/en-us/data-center/products/a10-gpu/"
 _A100_SHEET = "https://www.nvidia.com/en-us/data-center/a100/"
 _H100_SHEET = "https://www.nvidia.com/en-us/data-center/h100/ (SXM; half of the rates with sparsity)"
 _H200_SHEET = "https://www.nvidia.com/en-us/data-center/h200/ (SXM; half of the rates with sparsity)"
+_RTX_PRO_6000_SHEET = (
+    "https://www.nvidia.com/en-us/data-center/rtx-pro-6000-blackwell-server-edition/; fp16 and bf16 are there rounded "
+    "and with sparsity (1 PFLOP/s), so twice the rate in TF32 is taken, as on other GPUs of this architecture"
+)
 # GeForce GPUs accumulate fp16 products in fp32 at half their fp16 rate. For the smaller cards the whitepapers' rates
 # per core are scaled by the number of cores and the boost clock.
 _GA10X = "https://www.nvidia.com/content/PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.pdf"
@@ -269,6 +282,12 @@ DEVICES: Mapping[str, Device] = {device.name: device for device in (
     _gpu("h200", "NVIDIA H200 (SXM)", (9, 0), 143_155, 4_800, fp32=67, tf32=494, fp16=989, bf16=989,
          sheet=_H200_SHEET, nvml=("H200",), context=_HOPPER_CONTEXT, context_source=_HOPPER_CONTEXT_SOURCE,
          memory="training log: 139.80 GiB; out-of-memory messages: 139.81"),
+    _gpu("rtxpro6000", "NVIDIA RTX PRO 6000 Blackwell", (12, 0), 97_250, 1_597, fp32=120, tf32=234,
+         fp16=468, bf16=468, sheet=_RTX_PRO_6000_SHEET,
+         nvml=("RTX PRO 6000 Blackwell Server Edition", "RTX PRO 6000 Blackwell Workstation Edition"),
+         memory="PyTorch 2.13: 97,250 MiB; PyTorch 2.10 on Kaggle: 94.97 GiB",
+         notes=("the rates are those of the Server Edition; the Workstation Edition has 1,792 GB/s",
+                "PyTorch has kernels for it in its builds for CUDA 12.8 and newer")),
     _gpu("rtx3060", "NVIDIA GeForce RTX 3060 12 GB", (8, 6), 11_910, 360, fp32=12.7, tf32=12.7, fp16=25.5, bf16=25.5,
          sheet=f"{_GA10X}, scaled to 3,584 cores at 1.777 GHz", nvml=("GeForce RTX 3060",),
          memory="PyTorch 2.10: 11,910 MiB; https://github.com/smy20011/dreambooth-gui/issues/78: 11.75 GiB"),
@@ -294,21 +313,26 @@ PLATFORMS: Mapping[str, Platform] = {
             title="Kaggle notebooks",
             session_hours=12,
             weekly_gpu_hours=30,
-            disk_bytes=20 * GB,
+            disk_bytes=19_500 * 10**6,
             ram_bytes=int(31.36 * GIB),
             cores=4,
             sign="KAGGLE_KERNEL_RUN_TYPE",
             notes=(
                 "at the limit a session is killed without warning, and its output may be lost",
-                "a session has two T4s or none; the GPU quota counts the hours once for both",
-                "20 GB in /kaggle/working persist after the session; about 50 GB more in /tmp do not",
+                "the GPU quota counts the hours of a session with two T4s once for both; whether it counts those of "
+                "other machines in the same way is not documented, and plans assume it",
+                "19.5 GB in /kaggle/working persist after the session; what /tmp holds does not, and how much it may "
+                "hold is not documented",
                 "2 GiB of the RAM are used by the system; 4 hardware threads are 2 cores",
                 "interactive sessions may end after 9 hours",
             ),
             sources={
                 "session_hours": "batch sessions cancelled after 43,200 s; https://www.kaggle.com/docs/notebooks",
                 "weekly_gpu_hours": 'the message "Maximum weekly GPU quota of 30.00 hours reached."',
-                "disk_bytes": "https://www.kaggle.com/docs/notebooks: 20 GB, read as decimal, the smaller of the two",
+                "disk_bytes": (
+                    "19.5 GB in /kaggle/working by https://github.com/unslothai/unsloth (its tests on Kaggle), read as "
+                    "decimal, the smaller of the two; 20 GB by https://www.kaggle.com/docs/notebooks"
+                ),
                 "ram_bytes": _KAGGLE_RAM,
                 "cores": _KAGGLE_RAM,
             },

@@ -1,6 +1,9 @@
 """Targets by name: from the catalogue, detected on this machine, or a file of measured rates."""
 
 import dataclasses
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +15,76 @@ from shoestring.hardware.measured import SUFFIX, MeasuredRates, read_measured
 PROBED = {"local": "this machine", "cpu": "this machine's CPU, even if it has a GPU"}
 """The targets that `find` detects on this machine, which takes a moment; they are not in `known`."""
 
+_ACCOUNTS = (
+    "only some accounts get this machine, such as those that take part in a competition "
+    "(https://github.com/Kaggle/kaggle-cli/blob/main/docs/kernels.md)"
+)
+_ONE_OF_TWO = "the machine has two T4s, of which one is used"
+_UNKNOWN_HOST = "its RAM and cores are not documented, so plans do not limit host memory"
+_A100 = "whether its A100 has 40 GB or 80 GB is not documented; plans assume the smaller"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Machine:
+    """A machine of a platform: a row of the table below."""
+
+    name: str
+    device: str
+    gpus: int = 1
+    platform: str = "kaggle"
+    shape: str | None = None
+    depends_on_account: bool = False
+    """Its RAM and its cores are unknown then: those of the platform are of the machines that every account has."""
+    notes: tuple[str, ...] = ()
+
+
+_MACHINES = (
+    _Machine(name="kaggle-t4x2", device="t4", gpus=2, shape="NvidiaTeslaT4"),
+    _Machine(name="kaggle-t4", device="t4", shape="NvidiaTeslaT4", notes=(_ONE_OF_TWO,)),
+    _Machine(name="kaggle-l4x4", device="l4", gpus=4, shape="NvidiaL4", depends_on_account=True),
+    _Machine(name="kaggle-l4", device="l4", shape="NvidiaL4X1", depends_on_account=True),
+    _Machine(name="kaggle-rtxpro6000", device="rtxpro6000", shape="NvidiaRtxPro6000", depends_on_account=True),
+    _Machine(name="kaggle-a100", device="a100-40", shape="NvidiaTeslaA100", notes=(_A100,), depends_on_account=True),
+    _Machine(name="kaggle-h100", device="h100", shape="NvidiaH100", depends_on_account=True),
+    _Machine(name="colab-t4", device="t4", platform="colab"),
+)
+"""Kaggle's names of its machines are in the documentation of its client (docs/kernels.md in Kaggle/kaggle-cli).
+`NvidiaTeslaT4` is two T4s, `NvidiaL4` is four L4s."""
+
+_P100 = (
+    "PyTorch's builds for CUDA 12.8 and newer have no kernels for a P100 (sm_60), and Kaggle has retired it: it gives "
+    "T4s to sessions that ask for one",
+    "--on kaggle-t4x2",
+)
+_TPU = ("TPUs are not supported: runs are planned for and trained on NVIDIA GPUs", "--on kaggle-t4x2")
+_UNSUPPORTED = (
+    (re.compile(r"kaggle-p100|nvidiateslap100"), *_P100),
+    (re.compile(r"(kaggle-)?tpu\w*"), *_TPU),
+)
+"""Machines that Kaggle has or had and that cannot be targets: their names, why, and what to take instead."""
+
 
 def known() -> dict[str, Target]:
     """Return the targets of the catalogue by name: those of the platforms, then each GPU without limits."""
-    rows = (("kaggle-t4x2", "t4", 2, "kaggle"), ("kaggle-t4", "t4", 1, "kaggle"), ("colab-t4", "t4", 1, "colab"))
-    return {
-        name: Target(name=name, device=DEVICES[device], gpus=gpus, platform=PLATFORMS[platform])
-        for name, device, gpus, platform in rows
-    } | {name: Target(name=name, device=device, gpus=1) for name, device in DEVICES.items()}
+    return {machine.name: _target(machine) for machine in _MACHINES} | {
+        name: Target(name=name, device=device, gpus=1) for name, device in DEVICES.items()
+    }
+
+
+def machines(platform: str) -> dict[str, Target]:
+    """Return the targets of a platform by name, those that every account has first; none of an unknown platform."""
+    return {name: target for name, target in known().items() if target.platform and target.platform.name == platform}
+
+
+def groups() -> dict[str, str]:
+    """Return the platforms that have several machines: the title of each by its name."""
+    return {name: platform.title for name, platform in PLATFORMS.items() if len(machines(name)) > 1}
+
+
+def with_machines(names: Iterable[str]) -> list[str]:
+    """Return the names of targets, in which the name of a platform with several machines stands for all of them."""
+    several = groups()
+    return list(dict.fromkeys(member for name in names for member in (machines(name) if name in several else (name,))))
 
 
 def with_limits(target: Target, *, session_seconds: float | None = None, disk_bytes: int | None = None) -> Target:
@@ -40,7 +105,7 @@ def find(name: str) -> Target:
 
     A name that ends with `.json` is the path of a file of measured rates: the target is the device that was measured.
 
-    Raises UsageError for an unknown name, or a file that has no such rates.
+    Raises UsageError for an unknown name, for a machine that is not supported, or a file that has no such rates.
     """
     if name in PROBED:
         return probe.local() if name == "local" else probe.local_cpu()
@@ -48,8 +113,24 @@ def find(name: str) -> Target:
         return _measured_target(name)
     targets = known()
     if name not in targets:
-        raise UsageError(f"there is no target {name!r}", hint=nearest(name, [*PROBED, *targets]))
+        raise refusal(name) or UsageError(f"there is no target {name!r}", hint=nearest(name, [*PROBED, *targets]))
     return targets[name]
+
+
+def refusal(name: str) -> UsageError | None:
+    """Return why something that a platform has, or the platform itself, is not a target; None for any other name."""
+    for pattern, reason, hint in _UNSUPPORTED:
+        if pattern.fullmatch(name.lower()):
+            return UsageError(f"--on {name}: {reason}", hint=hint)
+    if name in groups():
+        members = machines(name)
+        return UsageError(
+            f"--on {name}: {PLATFORMS[name].title} are {len(members)} machines, of which one has to be named",
+            hint=f"available: {', '.join(members)}; shoestring plan RECIPE --on {name} compares them",
+        )
+    shaped = [target.name for target in known().values() if (target.machine_shape or "").lower() == name.lower()]
+    hint = f"it is what Kaggle calls {' and '.join(shaped)}"
+    return UsageError(f"there is no target {name!r}", hint=hint) if shaped else None
 
 
 def is_file(name: str) -> bool:
@@ -109,3 +190,20 @@ def _measured_target(name: str) -> Target:
     sources = {**device.sources, **source}
     device = dataclasses.replace(device, memory_bytes=facts.memory_bytes, measured=measured, sources=sources)
     return Target(name=name, device=device, gpus=facts.gpus)
+
+
+def _target(machine: _Machine) -> Target:
+    platform, notes = PLATFORMS[machine.platform], machine.notes
+    if machine.depends_on_account:
+        sources = {limit: source for limit, source in platform.sources.items() if limit not in ("ram_bytes", "cores")}
+        platform = dataclasses.replace(platform, ram_bytes=None, cores=None, sources=sources)
+        notes = (_ACCOUNTS, *notes, _UNKNOWN_HOST)
+    return Target(
+        name=machine.name,
+        device=DEVICES[machine.device],
+        gpus=machine.gpus,
+        platform=platform,
+        machine_shape=machine.shape,
+        depends_on_account=machine.depends_on_account,
+        notes=notes,
+    )

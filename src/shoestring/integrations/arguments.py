@@ -134,6 +134,11 @@ def notes(args: Any, settings: Settings) -> list[str]:
     return sentences
 
 
+def recomputes(args: Any) -> bool:
+    """Return whether a trainer's arguments enable activation checkpointing; transformers has renamed that argument."""
+    return any(getattr(args, name, False) for name in ("activation_checkpointing", "gradient_checkpointing"))
+
+
 def _refused_of_train(of_train: Mapping[str, Any]) -> Iterator[str]:
     if checkpoint := of_train.get("resume_from_checkpoint"):
         yield (

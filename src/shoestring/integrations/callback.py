@@ -26,6 +26,7 @@ from shoestring.integrations.evaluations import Evaluations, final_metrics
 from shoestring.integrations.exchange import GradientExchange
 from shoestring.integrations.private_parts import find_order_generator, is_between_cycles
 from shoestring.integrations.session import TrainerSession
+from shoestring.integrations.splitting import SplitUpdates
 from shoestring.session.stop import SessionOver
 from shoestring.train import steps
 
@@ -59,6 +60,9 @@ class StepsCallback(TrainerCallback):
         if session.request.ranks.size > 1:
             model = self._trainer_session.state.model
             self._exchange = GradientExchange(model, session.request.ranks, session.request.device)
+        elif session.request.loaded is None:
+            # A recipe's trainer is made again. Several processes would have to divide their microbatches together.
+            self._trainer.split_updates = SplitUpdates(self._trainer, self._trainer_session, self._seed_update)
         is_ended = self._trainer_session.state.is_ended(state.max_steps)
         self._trainer_session.state.load_restored()
         self._trainer_session.reports.begin(self._trainer)
@@ -86,16 +90,19 @@ class StepsCallback(TrainerCallback):
         if generator := find_order_generator(self._trainer):
             generator.manual_seed(derive(args.seed, "order", epoch))
 
-    def on_step_begin(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
         self._trainer_session.agreement.require_all()
         self._update_started_at, self._is_epoch_over = time.monotonic(), False
         self._evaluations.record()  # that of `eval_on_start`, or of an old version of the library
         self._trainer_session.reports.report_if_due(self._trainer)
-        # A process draws numbers of its own: two of them may generate from the same prompt.
-        rank = self._trainer_session.ranks.rank
-        seed_all(derive(args.seed, "update", state.global_step, *(("rank", rank) if rank else ())))
+        self._seed_update()
         if self._exchange:
             self._exchange.begin_update()
+
+    def _seed_update(self) -> None:
+        # A process draws numbers of its own: two of them may generate from the same prompt.
+        rank, update = self._trainer_session.ranks.rank, self._trainer.state.global_step
+        seed_all(derive(self._trainer.args.seed, "update", update, *(("rank", rank) if rank else ())))
 
     def end_microbatch(self) -> None:
         """Exchange the gradients of several processes after the last microbatch of an update."""
@@ -176,7 +183,8 @@ class StepsCallback(TrainerCallback):
         session = self._trainer_session.session
         self._evaluations.record()
         self._trainer_session.reports.report_unlogged(self._trainer)
-        steps.save_now(session)
+        save = steps.save_now if self._trainer_session.over else steps.save_end
+        save(session)
         if session.request.loaded is None:
             self._trainer_session.metrics = final_metrics(self._trainer.state)
         if not self._trainer_session.over:

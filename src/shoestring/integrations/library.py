@@ -10,6 +10,7 @@ from shoestring.data.seeding import derive, seed_all
 from shoestring.engine.memory import Failure, catch_out_of_memory
 from shoestring.engine.precision import mixed_precision
 from shoestring.errors import RunError
+from shoestring.integrations.arguments import recomputes
 from shoestring.integrations.callback import TrainingEnded
 from shoestring.integrations.environment import library_versions, processes_fact
 from shoestring.integrations.state import LibraryState
@@ -87,14 +88,9 @@ class LibraryUpdates:
 
 def _require_recomputation(checkpointing: str | None, planned: str | None, trainer: Any) -> None:
     """Raise RunError if checkpointing changed to full after out-of-memory, but the trainer does not apply it."""
-    if checkpointing == "full" != planned and not _recomputes(trainer.args):
+    if checkpointing == "full" != planned and not recomputes(trainer.args):
         raise RunError(
             "out of memory with the smallest microbatch, and the recipe's trainer() ignores checkpointing=full",
             hint="pass gradient_checkpointing=settings.checkpointing not in (None, 'no') among its arguments, or use "
             "shorter samples or a GPU with more memory",
         )
-
-
-def _recomputes(args: Any) -> bool:
-    """Return whether a trainer's arguments enable activation checkpointing; transformers has renamed that argument."""
-    return any(getattr(args, name, False) for name in ("activation_checkpointing", "gradient_checkpointing"))

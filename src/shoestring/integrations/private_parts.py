@@ -23,8 +23,10 @@ _SUM_OF_LOSSES = "_tr_loss"
 """A tensor: the sum of the losses since the last log. Before transformers 5.2 it is a variable of the training loop."""
 _LOSSES = ("_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step")
 """The numbers that belong to that sum: the losses already logged, and the updates over which means are computed."""
-_COUNTS = ("current_flos", "_total_train_tokens", "entropy_coef", "_last_world_entropy")
-"""The other numbers that a trainer accumulates besides its public state; the last three are TRL's."""
+_COUNTS_OF_STEPS = ("_total_train_tokens", "entropy_coef", "_last_world_entropy")
+"""The numbers that TRL's trainers accumulate besides their public state."""
+_COUNTS = ("current_flos", *_COUNTS_OF_STEPS)
+"""The other numbers that a trainer accumulates; the library counts the operations after each microbatch."""
 
 
 def has_private_parts(base: type) -> bool:
@@ -243,6 +245,26 @@ def restore_accumulated(trainer: Any, saved: Mapping[str, Any]) -> None:
         trainer._metrics["train"][name] = list(values)
     if hasattr(trainer, "end_restoring"):
         trainer.end_restoring()
+
+
+def accumulated_values(trainer: Any) -> Any:
+    """Return a copy of what the methods of a TRL trainer accumulate for its log while they make an update."""
+    numbers = {name: getattr(trainer, name) for name in _COUNTS_OF_STEPS if hasattr(trainer, name)}
+    metrics = {
+        mode: {name: list(values) for name, values in lists.items()}
+        for mode, lists in getattr(trainer, "_metrics", {}).items()
+    }
+    return numbers, metrics
+
+
+def set_accumulated_values(trainer: Any, values: Any) -> None:
+    """Restore what `accumulated_values` returned."""
+    numbers, metrics = values
+    for name, number in numbers.items():
+        setattr(trainer, name, number)
+    for mode, lists in metrics.items():
+        trainer._metrics[mode].clear()
+        trainer._metrics[mode].update({name: list(values) for name, values in lists.items()})
 
 
 def _accumulated_names(trainer: Any) -> set[str]:

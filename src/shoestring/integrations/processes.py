@@ -37,8 +37,15 @@ def joined() -> Iterator[Ranks]:
     if launcher and not dist.is_initialized():
         uses_gpus = torch.cuda.is_available() and os.environ.get("ACCELERATE_USE_CPU", "").lower() != "true"
         join(torch.device("cuda" if uses_gpus else "cpu"))
-    try:
+    with leaving_after_lost_peer():
         yield Ranks.join()
+
+
+@contextmanager
+def leaving_after_lost_peer() -> Iterator[None]:
+    """Leave Python at once if the body finds that another process has ended; no outer context waits for anything."""
+    try:
+        yield
     except PeerLostError as lost:
         write_messages(str(lost))
         flush()

@@ -59,6 +59,8 @@ class LibraryState:
     fully_sharded: FullySharded | None = None
     rank: int = 0
     """The rank of this process."""
+    loss_rules: tuple[str, ...] = ()
+    """How the losses of a microbatch's parts may add up to its own (`splitting.RULES`); empty until it is measured."""
     _other_logs: Sequence[Mapping[str, Any]] = ()
     """The logs of the other processes, while the state is saved."""
 
@@ -107,6 +109,7 @@ class LibraryState:
             "scheduler": trainer.lr_scheduler.state_dict(),
             "scaler": scaler.state_dict() if scaler else None,
             "fit": self.sizes.json(),
+            "loss_rules": list(self.loss_rules),
             **self._current_log(),
             "history": self.history,
             **(self.averages.pack() if self.averages else {}),
@@ -167,6 +170,8 @@ class LibraryState:
             raise CheckpointError("the checkpoint does not fit the trainer", problems=problems[:20])
         self.restored, self.history, self.final_log = saved, list(history), None
         self.sizes = self.sizes.resumed(saved.get("fit"), whole_batch=self.whole_batch)
+        rules = saved.get("loss_rules")
+        self.loss_rules = tuple(rule for rule in rules if isinstance(rule, str)) if isinstance(rules, list) else ()
 
     def load_restored(self) -> None:
         """Load the restored sections, if any, into model, optimizer, schedule, loss scale, callbacks and log.
@@ -209,7 +214,8 @@ class LibraryState:
                 batch_norm=trains_batch_norm(self.model),
                 whole_batch=self.sizes.micro_batch if self.whole_batch else None,
             ),
-            blocks=len(checkpointing.blocks(self.model, Parts())),
+            # In a script nothing can make a trainer again that recomputes its activations.
+            blocks=len(checkpointing.blocks(self.model, Parts())) if self.build else 0,
         )
 
     def release(self) -> None:

@@ -40,13 +40,16 @@ from shoestring.integrations.environment import (
     processes_fact,
     script_environment,
 )
-from shoestring.integrations.processes import joined
+from shoestring.integrations.processes import joined, leaving_after_lost_peer
 from shoestring.integrations.session import TrainerSession
+from shoestring.integrations.splitting import make_splitting_class
 from shoestring.integrations.state import LibraryState
+from shoestring.remote.backup.processes import copying, require_elsewhere, restoring
 from shoestring.session.directory import RunDirectory
-from shoestring.session.stop import Stop, session
+from shoestring.session.stop import SessionOver, Stop, session
 from shoestring.session.stored import StoredPlan
 from shoestring.settings import Settings
+from shoestring.streams import write_messages
 from shoestring.system_errors import explaining
 from shoestring.techniques.fallbacks import Sizes
 from shoestring.train.record import Record
@@ -132,6 +135,8 @@ def surviving(
     keep_checkpoints: int = 2,
     allow_inexact: bool = False,
     exit_when_paused: bool = True,
+    backup: Path | str | None = None,
+    from_url: Path | str | None = None,
 ) -> Iterator[ResumableTrainer]:
     """Return the context of a session of at most `limit_seconds` in the directory `run`, locked for this process.
 
@@ -141,17 +146,28 @@ def surviving(
     kept, and the run's directory takes at most `disk_bytes`. A run continues with the same hardware, versions and
     arguments bit for bit, and with others only if `allow_inexact`. None means no limit.
 
+    Each checkpoint is copied to the folder or URL `backup` in the background, and the end of the context waits for the
+    last copy, as `shoestring.train` does. If there is no run in `run`, the newest copy in `from_url` is restored first;
+    a session that has to stop meanwhile raises SystemExit(0).
+
     If the session stops before the end of training, `train()` raises SystemExit(0) after the state is saved, so that
     the rest of the script does not take the model for a trained one. With `exit_when_paused=False` it returns; `ended`
     is then the reason.
 
-    Raises UsageError if another process holds the lock, or if the directory contains something else.
+    Raises UsageError if another process holds the lock, if the directory contains something else, or if `backup` or
+    `from_url` has copies of another run. Raises RunError if no copy in `from_url` can be restored.
     """
     directory = RunDirectory(Path(run))
     settings = Settings(save_every_seconds=save_every_seconds, keep_checkpoints=keep_checkpoints)
-    with joined() as ranks, ExitStack() as contexts:
-        ranks.call_first(lambda: contexts.enter_context(_opened(directory, settings)))
-        stop = contexts.enter_context(session(limit_seconds))
+    with joined() as ranks, session(limit_seconds) as stop, ExitStack() as contexts:
+        try:
+            ranks.call_first(lambda: contexts.enter_context(_opened(directory, settings, stop, backup, from_url)))
+        except SessionOver as over:
+            if ranks.is_first:
+                write_messages(f"paused before the run was restored ({over.reason}); run the same command to continue")
+            raise SystemExit(0) from over
+        # Within the context that waits for the last copy.
+        contexts.enter_context(leaving_after_lost_peer())
         with deterministic(), _record(directory, stop, ranks) as record:
 
             def begin_session(trainer: Any) -> TrainingSession:
@@ -194,14 +210,25 @@ def surviving(
 
 
 @contextmanager
-def _opened(directory: RunDirectory, settings: Settings) -> Iterator[None]:
-    """Return a context in which the run's directory exists and is locked for this process."""
+def _opened(
+    directory: RunDirectory, settings: Settings, stop: Stop, backup: Path | str | None, from_url: Path | str | None
+) -> Iterator[None]:
+    """Return a context in which the run's directory exists, is locked for this process, and is copied to `backup`.
+
+    Raises SessionOver if it is time to stop before the run is restored.
+    """
+    places = {name: None if url is None else str(url) for name, url in (("backup", backup), ("from_url", from_url))}
+    for name, url in places.items():
+        require_elsewhere(directory, url, name)
+    if places["from_url"] is not None:
+        restoring(directory, places["from_url"], stop.check, "from_url")
     directory.create()
     with directory.locked():
         if directory.plan() is None:
             with explaining(f"{directory.plan_file} could not be written"):
                 StoredPlan(recipe="a trainer", settings=settings.json()).write(directory.plan_file)
-        yield
+        with copying(directory, places["backup"], stop, "backup"):
+            yield
 
 
 def _record(directory: RunDirectory, stop: Stop, ranks: Ranks) -> Record:
@@ -215,10 +242,11 @@ def _script_session(
     request: SessionRequest, record: Record, trainer: Any, resumable: ResumableTrainer
 ) -> TrainingSession:
     """Return the session of a script's trainer, restored from the run's newest checkpoint."""
+    micro_batch = trainer.args.per_device_train_batch_size
     state = LibraryState(
         trainer=trainer,
         mixed_precision=mixed_precision("fp32", request.device),
-        sizes=Sizes(micro_batch=trainer.args.per_device_train_batch_size),
+        sizes=Sizes(requested=f"micro_batch={micro_batch}", micro_batch=micro_batch),
         rank=request.ranks.rank,
     )
     facts = {
@@ -252,7 +280,7 @@ def _make_resumable_class(base: type[T], resumable: ResumableTrainer) -> type[T]
     from transformers import PrinterCallback
     from transformers.trainer_callback import ProgressCallback
 
-    class Resumable(private_parts.make_resuming_class(base)):  # type: ignore[misc]
+    class Resumable(private_parts.make_resuming_class(make_splitting_class(base))):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             refuse_distribution(self, resumable.ranks)

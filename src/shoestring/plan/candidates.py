@@ -19,13 +19,14 @@ from shoestring.plan.projection import on_one_gpu
 from shoestring.plan.shares import gpus_of, samples_per_gpu, shards_per_gpu
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
+from shoestring.techniques.autotuning import uses_cudnn_benchmark
 from shoestring.trace import Tracer
 from shoestring.trace.record import Trace
 
 UNTRACED = {
     name: getattr(Settings(), name)
     for name in (
-        *("allocator", "cudnn_benchmark", "workers", "stage", "save_every_updates", "save_every_seconds"),
+        *("allocator", "cudnn_benchmark", "workers", "stage", "save", "save_every_updates", "save_every_seconds"),
         *("save_epochs", "keep_checkpoints", "keep_light", "light_weights"),
     )
 }
@@ -241,7 +242,7 @@ def priced(
             target.device,
             allocator=settings.allocator,
             gpus=gpus_of(settings),
-            cudnn_benchmark=settings.cudnn_benchmark,
+            cudnn_benchmark=uses_cudnn_benchmark(settings, loaded.parts),
         ),
         time=seconds_of(trace, target.device, loaded, settings, calibration=calibration, length_work=length_work),
         nominal_time=seconds_of(
@@ -301,5 +302,5 @@ def seconds_of(
         sharding=settings.sharding,
         calibration=calibration,
         cuda_graphs=settings.cuda_graphs,
-        cudnn_benchmark=settings.cudnn_benchmark,
+        cudnn_benchmark=uses_cudnn_benchmark(settings, loaded.parts),
     )

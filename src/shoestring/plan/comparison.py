@@ -13,6 +13,7 @@ from shoestring.plan.weight_type import with_weight_type
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.trace import Tracer
+from shoestring.units import plural, seconds_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,12 +24,55 @@ class Comparison(display.Displayed):
     """The complete plans, in the same order."""
     by_hours: float | None = None
     """The hours within which the run has to be done; None without such a limit."""
+    platform: str | None = None
+    """The platform that was asked for as a whole, all machines of which are compared; None without one."""
 
     @property
     def cheapest(self) -> Plan | None:
         """The plan with the least cost that fits and is done in time, of equal costs the fastest; None without any."""
         plans = [plan for plan in self.plans if plan.fits and plan.cost_usd is not None and self._is_in_time(plan)]
         return min(plans, key=lambda plan: (plan.cost_usd, plan.calendar_hours), default=None)
+
+    def first(self, *, depends_on_account: bool) -> Plan | None:
+        """Return the plan of the platform's machine that finishes first, with waiting for the weekly quota.
+
+        Either of the machines that every account has, or of those that depend on the account. None if the run fits
+        none of them, if their time is unknown, or without a platform.
+        """
+        plans = [
+            plan for plan in self._of_platform(depends_on_account) if plan.fits and plan.calendar_hours is not None
+        ]
+        return min(plans, key=lambda plan: plan.calendar_hours or 0.0, default=None)
+
+    @property
+    def command(self) -> str:
+        """What to type next: to train on the machine that every account has and that finishes first.
+
+        If the run fits none of them, to plan it with changes that make it fit one. Empty if there is no such command,
+        or without a platform.
+        """
+        first = self.first(depends_on_account=False)
+        if first is not None:
+            return first.answers[-1].command if first.answers else first.next_command
+        return next((plan.next_command for plan in self._of_platform(False) if plan.next_command), "")
+
+    @property
+    def sentences(self) -> list[str]:
+        """Which machines of the platform finish first: of those that every account has, then of the others."""
+        return [
+            _first_text(plans, self.first(depends_on_account=depends_on_account), clause)
+            for depends_on_account, clause in ((False, "that every account has"), (True, "that depend on the account"))
+            if (plans := self._of_platform(depends_on_account))
+        ]
+
+    def _of_platform(self, depends_on_account: bool) -> list[Plan]:
+        return [
+            plan
+            for plan in self.plans
+            if plan.target.platform
+            and plan.target.platform.name == self.platform
+            and plan.target.depends_on_account == depends_on_account
+        ]
 
     def _is_in_time(self, plan: Plan) -> bool:
         hours = plan.calendar_hours
@@ -46,11 +90,25 @@ class Comparison(display.Displayed):
             by (object or null): the answer to `--by`
             by.hours (number): the hours within which the run has to be done
             by.target (text or null): the cheapest target that does it
+            first (object or null): which machines of a platform finish first, if all of them are compared
+            first.platform (text): the name of the platform
+            first.every_account (text or null): of the machines that every account has; null if the run fits none
+            first.some_accounts (text or null): of the machines that depend on the account
+            first.command (text): what to type next for one that every account has; empty if there is nothing
         """
         by = None
         if self.by_hours is not None:
             by = {"hours": self.by_hours, "target": self.cheapest.target.name if self.cheapest else None}
-        return {"comparison": self.rows(), "by": by, "plans": [plan.json() for plan in self.plans]}
+        first = None
+        if self.platform is not None:
+            every, some = (self.first(depends_on_account=depends) for depends in (False, True))
+            first = {
+                "platform": self.platform,
+                "every_account": every.target.name if every else None,
+                "some_accounts": some.target.name if some else None,
+                "command": self.command,
+            }
+        return {"comparison": self.rows(), "by": by, "first": first, "plans": [plan.json() for plan in self.plans]}
 
     def __repr__(self) -> str:
         verdicts = ", ".join(f"{plan.target.name} {plan.verdict}" for plan in self.plans)
@@ -69,6 +127,7 @@ def compare(
     usd_per_hour: float | None = None,
     calibration: Calibration | None = None,
     by_hours: float | None = None,
+    platform: str | None = None,
 ) -> Comparison:
     """Make a thorough plan for each target. Raises what `make_plan` raises."""
     plans = []
@@ -89,7 +148,27 @@ def compare(
                 calibration=calibration,
             )
             plans.append(plan)
-    return Comparison(plans=tuple(plans), by_hours=by_hours)
+    return Comparison(plans=tuple(plans), by_hours=by_hours, platform=platform)
+
+
+def _first_text(plans: Sequence[Plan], first: Plan | None, clause: str) -> str:
+    """Return which of the machines finishes first, as a sentence; `clause` says which they are."""
+    machines = f"the machines {clause} ({', '.join(plan.target.name for plan in plans)})"
+    if first is None:
+        unknown = [plan for plan in plans if plan.fits]
+        return (
+            f"It is not known which of {machines} finishes first." if unknown else f"The run fits none of {machines}."
+        )
+    platform, hours = first.target.platform, first.calendar_hours
+    assert platform is not None and hours is not None
+    quota = ""
+    if platform.weekly_gpu_hours is not None and first.weeks:
+        weeks = "one week's quota" if len(first.weeks) == 1 else f"{len(first.weeks)} weeks' quotas"
+        quota = f", within {weeks} of {platform.weekly_gpu_hours:g} GPU hours"
+    return (
+        f"Of {machines}, {first.target.name} finishes first: {seconds_text(hours * 3600)} after the start, in "
+        f"{plural(len(first.sessions), 'session')}{quota}."
+    )
 
 
 def _row(plan: Plan) -> dict[str, Any]:
@@ -103,6 +182,7 @@ def _row(plan: Plan) -> dict[str, Any]:
         weeks (integer or null): the number of weeks of the platform's quota
         usd_per_hour (number or null): the price of one GPU for an hour in US dollars
         price_date (text or null): the date of that price
+        depends_on_account (true or false): whether only some accounts of the platform get the machine
     """
     predicted = plan.time.predicted
     return {
@@ -122,4 +202,5 @@ def _row(plan: Plan) -> dict[str, Any]:
         "usd": plan.cost_usd,
         "usd_per_hour": plan.price.usd_per_hour if plan.price else None,
         "price_date": plan.price.date if plan.price else None,
+        "depends_on_account": plan.target.depends_on_account,
     }

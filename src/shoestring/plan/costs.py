@@ -95,7 +95,7 @@ def planned_disk(chosen: Candidate, target: Target, *, adapters: bool = False, e
     epochs, and one being written. With `adapters`, light weights are peft's folders (checkpoint/light.py).
     """
     size, facts = checkpoint_bytes(chosen.trace, states_shares(chosen.settings)), chosen.trace.facts
-    rounded = chosen.settings.light_weights != "own"
+    rounded = chosen.settings.light_weights not in (None, "own")
     light = size.light - (facts.rounded_bytes if rounded else 0)
     if adapters:
         light = size.light - facts.weight_bytes + (_FP32 // 2 if rounded else _FP32) * facts.parameters_trainable
@@ -114,10 +114,10 @@ def disk_parts(full_bytes: int, light_bytes: int, settings: Settings, epochs: in
 
     Of the checkpoints that the setting `save_epochs` retains, that of the last epoch is one of the newest in any case.
     """
-    full, light = settings.keep_checkpoints, settings.keep_light
+    full, light = settings.keep_checkpoints if settings.save == "yes" else 1, settings.keep_light
     retained = (epochs - 1) // settings.save_epochs if settings.save_epochs else 0
     return {
-        f"{full} full checkpoints": full * full_bytes,
+        plural(full, "full checkpoint"): full * full_bytes,
         **({plural(retained, "checkpoint") + " at the ends of epochs": retained * full_bytes} if retained else {}),
         "one being written": full_bytes,
         "best and last weights, and one of them being written": 3 * light_bytes,

@@ -52,6 +52,7 @@ def work_of(
     """
     facts = chosen.trace.facts
     full, light = _files(disk.full_checkpoint_bytes), _files(disk.light_checkpoint_bytes)
+    saves = chosen.settings.save == "yes"
     validation, test = (evaluations.parts.get(name) for name in ("validation", "test"))
     answers = {} if evaluations.answers is None else {"answers": evaluations.answers}
     epoch_end = {} if validation is None else {"evaluation": validation, "saving": light.scaled(_IMPROVING)}
@@ -68,7 +69,7 @@ def work_of(
         restart={"loading weights": full + _files(facts.frozen_bytes)},
         stop={"saving": full},
         last={"saving": light} | ({} if test is None else {"evaluation": test}),
-        saving_share=_SAVING_SHARE,
+        saving_share=_SAVING_SHARE if saves else Span(0.0, 0.0, 0.0),
         unknown={**evaluations.unknown, **dict(_unknown(loaded, target, chosen))},
     )
 

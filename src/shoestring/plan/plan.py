@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,6 +26,7 @@ from shoestring.plan.counts import Counts
 from shoestring.plan.evaluations import predict_evaluations
 from shoestring.plan.gpus import layouts, search
 from shoestring.plan.job import work_of
+from shoestring.plan.light_weights import disk_reason, fitting_light_weights
 from shoestring.plan.limits import Limit, binding, limits
 from shoestring.plan.measurement import Measurement
 from shoestring.plan.memory_format import memory_format_reasons
@@ -260,8 +261,13 @@ def plan_with(
     ):
         facts = tracer.facts
         ranked = search(candidates, requested)
-        chosen = ranked[0]
         counts = Counts.from_recipe(loaded, facts.samples)
+        disk_of = partial(
+            planned_disk, target=target, adapters=bool(loaded.options.get("lora_r")), epochs=counts.epochs
+        )
+        light_weights = fitting_light_weights(ranked[0], disk_of)
+        ranked = [replace(item, settings=item.settings.replace(light_weights=light_weights)) for item in ranked]
+        chosen = ranked[0]
         evaluations = predict_evaluations(tracer, loaded, target, chosen, counts)
         time = planned_time(
             chosen,
@@ -271,9 +277,6 @@ def plan_with(
                 for name, seconds in tracer.host_work.items()
             },
             evaluations=evaluations,
-        )
-        disk_of = partial(
-            planned_disk, target=target, adapters=bool(loaded.options.get("lora_r")), epochs=counts.epochs
         )
         disk, host = disk_of(chosen), planned_host(chosen, target)
         work = (
@@ -319,6 +322,7 @@ def plan_with(
         ),
         reasons=(
             *reasons(ranked, loaded, target, requested, facts, bounds),
+            *disk_reason(chosen, requested, disk_of),
             *memory_format_reasons(ranked, requested, candidates.channels_last_error),
             *calibration_reason(calibration, target),
         ),

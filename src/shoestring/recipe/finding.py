@@ -181,8 +181,8 @@ def choose_attached(
     if not allow_local:
         require_no_local_paths(values, fields)
     loaded, settings = choose(loaded, values)
-    given = {name: path for name, path in in_datasets.items() if name in fields}
-    return dataclasses.replace(loaded, in_datasets={**given, **own}), settings
+    usable = {name: path for name, path in in_datasets.items() if name in fields}
+    return dataclasses.replace(loaded, in_datasets={**usable, **own}), settings
 
 
 def choose_for_plan(reference: str | object, values: Mapping[str, object]) -> tuple[LoadedRecipe, Settings]:

@@ -43,7 +43,10 @@ def device_text(target: Target, facts: Facts) -> str:
 
 
 def parameters_text(facts: Facts) -> str:
-    """Write the number of a model's parameters, and how many of them are trained if that is not all."""
+    """Write the number of a model's parameters, how many of them are trained if that is not all, and which begin with
+    random weights.
+    """
     total, trainable = facts.parameters_total, facts.parameters_trainable
     trained = "" if trainable == total else f", {count_text(trainable)} of them trained ({trainable / total:.2%})"
-    return f"{count_text(total)} parameters{trained}"
+    untrained = f"; not pretrained: {', '.join(facts.random_parts)}" if facts.random_parts else ""
+    return f"{count_text(total)} parameters{trained}{untrained}"

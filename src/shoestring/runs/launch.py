@@ -4,7 +4,6 @@ import dataclasses
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 from shoestring.errors import UsageError
 from shoestring.hardware import targets
@@ -15,12 +14,11 @@ from shoestring.monitor.sinks.processes import writing_logs
 from shoestring.plan.commands import is_sent
 from shoestring.plan.plan import Plan
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.remote.backup.processes import copying, restoring
-from shoestring.remote.backup.urls import parse_url
+from shoestring.remote.backup.processes import copying, require_elsewhere, restoring
 from shoestring.runs.meeting import Meeting, leading
 from shoestring.runs.parallel import process_count, train_in_ranks
 from shoestring.runs.starting import import_training, start_or_continue, write_config_file
-from shoestring.runs.supervised import seconds_to_end, write_pause
+from shoestring.runs.supervised import write_pause
 from shoestring.runs.training import LaunchRequest, local_target, make_stop, reopen, train_joined, train_session
 from shoestring.session import trust
 from shoestring.session.directory import RunDirectory
@@ -131,13 +129,7 @@ def _prepare(
 def _require_backup(request: LaunchRequest) -> None:
     """Raise UsageError for a place of copies that cannot be one."""
     for option, url in (("--backup", request.backup), ("--from", request.from_url)):
-        if url is not None and (location := parse_url(url, option)).scheme == "file":
-            folder, run = Path(location.path).resolve(), request.run.resolve()
-            if folder == run or run in folder.parents or folder in run.parents:
-                raise UsageError(
-                    f"{option} {url}: this folder and the run's directory {request.run} contain one another",
-                    hint="choose a folder elsewhere, best on another disk or machine",
-                )
+        require_elsewhere(RunDirectory(request.run), url, option)
 
 
 def _restore(directory: RunDirectory, request: LaunchRequest, stop: Stop) -> None:
@@ -147,9 +139,7 @@ def _restore(directory: RunDirectory, request: LaunchRequest, stop: Stop) -> Non
 
 
 def _copying(directory: RunDirectory, request: LaunchRequest, stop: Stop) -> AbstractContextManager[None]:
-    limit_seconds = stop.deadline.limit_seconds
-    reserved_seconds = 0.0 if limit_seconds is None else seconds_to_end(limit_seconds)
-    return copying(directory, request.backup, stop, reserved_seconds)
+    return copying(directory, request.backup, stop)
 
 
 def _pause_without_plan(reason: str, recipe: str | object, request: LaunchRequest) -> Outcome:

@@ -10,6 +10,7 @@ from shoestring.check.probe.probing import is_enabled, measured_plan
 from shoestring.checkpoint.files import remove
 from shoestring.errors import RunError, TraceError, UsageError
 from shoestring.hardware.catalog import Target
+from shoestring.plan.commands import plan_command
 from shoestring.plan.plan import Plan, make_plan
 from shoestring.plan.weight_type import with_weight_type
 from shoestring.processes import limit_spinning
@@ -107,8 +108,8 @@ def _start_run(
     if not plan.fits:
         raise RunError(
             f"{plan.recipe} does not fit {target.device.title}",
-            problems=plan.reasons,
-            hint="choose other settings or options; shoestring plan shows which ones fit",
+            problems=plan.changes,
+            hint=f"see {plan_command(loaded, settings, target, {})}",
         )
     if is_enabled(probe) and plan.measured is None:
         remaining = stop.deadline.remaining()

@@ -17,7 +17,7 @@ from shoestring.errors import RunError, ShoestringError
 from shoestring.hardware import probe, targets
 from shoestring.hardware.catalog import Platform
 from shoestring.monitor.events import append_end
-from shoestring.session.deadline import Deadline
+from shoestring.session.deadline import Deadline, seconds_to_end
 from shoestring.session.directory import RunDirectory
 from shoestring.session.launcher import Launcher, end_with_agent, is_first_process
 from shoestring.session.outcome import Outcome
@@ -151,15 +151,6 @@ def _is_complete(checkpoint: Path) -> bool:
         return all((checkpoint / name).lstat().st_size == entry.bytes for name, entry in entries.items())
     except (OSError, DamagedFileError, ShoestringError):
         return False
-
-
-def seconds_to_end(limit_seconds: float) -> float:
-    """Return the seconds before the limit at which the training process is killed.
-
-    A process that holds gigabytes takes a second to end, one with a context on a GPU several, and on a machine with a
-    load of 11 on two cores killing it and writing the state took 1.3 s.
-    """
-    return min(10.0, max(2.0, 0.02 * limit_seconds))
 
 
 def _read_state(directory: RunDirectory) -> StoredState | None:

@@ -62,6 +62,8 @@ class Facts:
     """Resident bytes of a process that has the recipe's data and all of torch that training imports, but no model."""
     is_pretrained: bool = True
     """Whether the model begins from pretrained weights, which adapters need, or that is not known."""
+    random_parts: tuple[str, ...] = ()
+    """The parts of the model that begin with random weights in place of pretrained ones, as the recipe tells."""
     blocks: int = 0
     """The number of blocks that activation checkpointing can recompute."""
     fused_optimizer: bool = False
@@ -86,6 +88,7 @@ class Facts:
             **{
                 **values,
                 "sample_lengths": lengths,
+                "random_parts": tuple(values.get("random_parts", ())),
                 "notes": tuple(values.get("notes", ())),
                 "bounds": tuple(values.get("bounds", ())),
             }

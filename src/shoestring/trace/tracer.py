@@ -21,6 +21,9 @@ from shoestring.trace.child_process import ChildCopy, ChildProcess
 from shoestring.trace.record import Facts, Trace
 from shoestring.trace.stored import StoredTraces
 
+_LAST_DIFFERENCE = (8, 0)
+"""The last compute capability at which traces change (`attention.py`, `experts.py`)."""
+
 
 class Tracer:
     """Traces updates of one recipe, any number of times, in one child process.
@@ -104,7 +107,7 @@ class Tracer:
                 "do": "trace",
                 "settings": settings.json(),
                 "accumulate": accumulate,
-                "capability": device.compute_capability,
+                "capability": _traced_capability(device),
                 "gpus": gpus,
                 "torch_ddp": torch_ddp,
                 "loading": loading,
@@ -138,7 +141,7 @@ class Tracer:
                 "do": "trace inference",
                 "work": work,
                 "settings": settings.json(),
-                "capability": device.compute_capability,
+                "capability": _traced_capability(device),
                 "options": {},
             }
         )
@@ -185,6 +188,15 @@ class Tracer:
         if request["do"] == "open":
             return f"reading the data and building the model of {self._loaded.name}", math.inf
         return f"tracing {request['settings']['micro_batch']} samples of {self._loaded.name}", waiting.limit_seconds()
+
+
+def _traced_capability(device: Device) -> tuple[int, int] | None:
+    """Return the compute capability to trace for: one for all devices whose traces are equal, so that they share them.
+
+    A comparison of targets would otherwise trace the same update for an L4, an A100 and an H100.
+    """
+    capability = device.compute_capability
+    return capability and min(capability, _LAST_DIFFERENCE)
 
 
 def _raise_without_copy() -> ChildCopy:

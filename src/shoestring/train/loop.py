@@ -72,7 +72,6 @@ def train(request: SessionRequest, library: LibraryLoop | None = None) -> Outcom
                     while not (reason := steps.before_update(session)):
                         steps.one_update(session)
                         steps.save_if_due(session)
-                steps.save_now(session)
                 status, metrics = "finished", steps.finish(session)
         except SessionOver as over:
             # If the test evaluation was interrupted, the model already has its best weights, but the state of the last

@@ -13,7 +13,7 @@ from shoestring.data import inputs
 from shoestring.data.loading import Loader
 from shoestring.data.order import DataOrder
 from shoestring.data.seeded import seeded_data
-from shoestring.engine import autotuning, precision
+from shoestring.engine import precision
 from shoestring.engine.environment import environment
 from shoestring.engine.memory import explaining_out_of_memory
 from shoestring.engine.parallel.default_group import without_default_group
@@ -30,6 +30,7 @@ from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
 from shoestring.recipe.whole_batch import last_batch_notes
 from shoestring.session.directory import RunDirectory
+from shoestring.techniques import autotuning
 from shoestring.train import oom, steps
 from shoestring.train.fp16_overflow import mend_overflow
 from shoestring.train.memory_kill import find_memory_kill

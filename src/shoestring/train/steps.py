@@ -208,7 +208,12 @@ def save_if_due(session: TrainingSession) -> None:
 
 
 def save_in_background(session: TrainingSession) -> None:
-    """Begin a save in the background. Without memory for the copy training continues: earlier checkpoints remain."""
+    """Begin a save in the background. Without memory for the copy training continues: earlier checkpoints remain.
+
+    With `save=none` nothing is saved.
+    """
+    if session.request.settings.save == "none":
+        return
     session.reports.flush()
     with _equal_replicas(session) as ranks:
         result = ranks.call(lambda: catch_out_of_memory(lambda: session.saver.begin(session.state)))
@@ -232,6 +237,12 @@ def save_now(session: TrainingSession) -> None:
         ranks.call_first(
             lambda: retry_with_freed_memory(lambda: session.saver.save(session.state), "saving a checkpoint")
         )
+
+
+def save_end(session: TrainingSession) -> None:
+    """Save the state in which training has ended; with `save=none` only the weights are left."""
+    if session.request.settings.save == "yes":
+        save_now(session)
 
 
 @contextmanager
@@ -270,8 +281,11 @@ def return_to_checkpoint(session: TrainingSession, phase: Phase, failure: str) -
 
 
 def finish(session: TrainingSession) -> dict[str, Any]:
-    """Save the final weights. Returns the validation metrics of the best epoch and the test metrics of its weights."""
+    """Save the final state and weights. Returns the validation metrics of the best epoch and the test metrics of its
+    weights.
+    """
     state, record, run = session.state, session.record, session.request.run
+    save_end(session)
     metrics = best_validation(session)
     with weights_for_use(session):
         save_weights(session, "light", run.light, metrics.get("validation", {}))

@@ -36,7 +36,7 @@ def save_weights(session: TrainingSession, kind: str, folder: Path, metrics: dic
     weights = None
     if state.fully_sharded:
         weights = state.fully_sharded.collect(weights_to_save(state.model))
-    rounded = session.request.settings.light_weights
+    rounded = session.request.settings.light_weights or "own"
     save = partial(save_light, folder, state.model, facts, rounded=rounded, weights=weights)
     try:
         path = session.request.ranks.call_first(lambda: retry_with_freed_memory(save, "saving the weights"))

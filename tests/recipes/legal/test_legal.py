@@ -119,7 +119,8 @@ def test_default_data_are_noted_as_synthetic() -> None:
 def test_random_weights_at_full_size_are_noted() -> None:
     recipe = Legal(Options())
     recipe.data()
-    assert "weights are random" in recipe.notes()[-1]
+    assert "weights are random" in recipe.notes()[-1] and recipe.random_parts == ("encoder",)
+    assert Legal(TINY).random_parts == ()
 
 
 def test_samples_are_sentences_or_judgments() -> None:
@@ -169,6 +170,7 @@ def test_unusable_rows_are_refused_or_noted(tmp_path: Path) -> None:
     recipe = Legal(Options(size="tiny", data=data, on_bad_rows="skip"))
     recipe.data()
     assert any("1 of 17 rows" in note for note in recipe.notes())
+    assert "train: all sentences have the class Facts: nothing can be learned from them" in recipe.notes()
 
 
 @pytest.mark.parametrize("total", [10, 495, 20_000])

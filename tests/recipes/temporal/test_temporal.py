@@ -176,6 +176,10 @@ def test_notes_describe_the_data(tmp_path: Path) -> None:
     (note,) = recipe.notes()
     assert "GOOG" in note and "1,047 real daily bars from 2004-08-19 to 2008-10-14" in note
     assert note.endswith("samples: train 670, validation 123, test 122")
+    recipe = Temporal(Options(threshold=9.0))
+    recipe.data()
+    assert "train: all samples have the class flat: nothing can be learned from them" in recipe.notes()
+    assert "test: all samples have the class flat: its metrics tell nothing" in recipe.notes()
 
 
 def test_skipped_rows_are_noted_for_cached_data_too(tmp_path: Path) -> None:

@@ -168,7 +168,13 @@ def make_state(limit_seconds=100.0):
     return ChainState(user="me", base="run-abcdef", recipe="temporal", on="kaggle-t4x2", limit_seconds=limit_seconds)
 
 
-JOB = Job(script=json.dumps, config={}, package={"a.whl": b"wheel"}, package_digest="d" * 64)
+JOB = Job(
+    script=json.dumps,
+    config={},
+    package={"a.whl": b"wheel"},
+    package_digest="d" * 64,
+    accelerator="NvidiaTeslaT4",
+)
 
 
 def slugs(kaggle):

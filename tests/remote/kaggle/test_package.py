@@ -80,9 +80,11 @@ def test_package_has_the_wheels_of_what_the_image_lacks_with_these_options(tmp_p
         assert ("bitsandbytes" in job.config["extras"]) is ("bitsandbytes" in wheels)
         assert job.config["python"] == "3.12"
         assert (job.config["needs_gpu"], job.config["arguments"]) == (True, [])
-    state.allow_cpu = True
+    assert (job.accelerator, job.config["output_bytes"]) == ("NvidiaTeslaT4", 19_500_000_000)
+    state.allow_cpu, state.on = True, "kaggle-l4x4"
     job = make_job(choose("finetune", {"size": "tiny"})[0], state)
     assert (job.config["needs_gpu"], job.config["arguments"]) == (False, ["--allow-cpu"])
+    assert (job.accelerator, job.config["on"]) == ("NvidiaL4", "kaggle-l4x4")
 
 
 def test_wheels_that_cannot_be_downloaded_are_notes_or_an_error_without_internet(tmp_path, monkeypatch):
@@ -127,13 +129,14 @@ def test_dry_run_needs_no_account_and_no_client(run_command, recipe, monkeypatch
     monkeypatch.setattr("shoestring.remote.kaggle.client.Client.__init__", None)
     recipe.write_text(RECIPE.replace("/kaggle/input", "/somewhere"))
     run = tmp_path / "run"
-    status, out, _ = run_command("kaggle", "start", recipe, "--run", run, "--set", "epochs=2", "--dry-run", "--json")
+    status, out, _ = run_command("kaggle", "start", recipe, "--run", run, "--on", "kaggle-h100", "--dry-run", "--json")
     sent = json.loads(out)
     assert status == 0 and set(sent) == {"requests", "files", "total_bytes", "script", "plan"} and not run.exists()
     assert "CONFIG = " in sent["script"] and sent["plan"]["verdict"] == "fits"
     assert sent["total_bytes"] == sum(file["bytes"] for file in sent["files"])
     assert [request["method"] for request in sent["requests"]] == ["CreateDataset", "SaveKernel"]
     assert re.fullmatch(r"USER/run-[0-9a-f]{6}-a", sent["requests"][1]["body"]["slug"])
+    assert sent["requests"][1]["body"]["machineShape"] == "NvidiaH100"
     monkeypatch.chdir(tmp_path)
     cloud = ["kaggle", "start", "cloud", "--run", run, "--dry-run", "--set", "size=tiny"]
     _, out, _ = run_command(*cloud, "--set", "data=me/tiles", "--set", "table=me/tables:data.csv")

@@ -212,6 +212,10 @@ class Chart:
         return self.options.weights_from is not None
 
     @property
+    def random_parts(self) -> tuple[str, ...]:
+        return () if self.is_pretrained or self.options.size == "tiny" else ("model",)
+
+    @property
     def best(self) -> tuple[str, str]:
         return ("digits" if self.options.rewards == "digits" else "relaxed_accuracy"), "max"
 

@@ -23,6 +23,7 @@ from shoestring.recipe.inputs import Input, Rows
 from shoestring.recipes.legal import roles
 from shoestring.recipes.legal.options import Options
 from shoestring.recipes.legal.split import part_shares, split_documents
+from shoestring.recipes.one_class import one_class_notes
 from shoestring.recipes.rows import BadRows
 from shoestring.units import count_text
 
@@ -185,12 +186,22 @@ class Legal(EvaluatesBatches):
             for name, documents in parts.items()
         ]
         self._data_notes.append(f"judgments: {', '.join(counts)}")
+        classes = {
+            name: {self._roles[role] for document in documents for role in document.roles}
+            for name, documents in parts.items()
+        }
+        self._data_notes += one_class_notes(classes, "sentences")
         build = self._dataset_builder()
         return {name: build(documents) for name, documents in parts.items()}
 
     def whole(self) -> Any:
         """Return all judgments as one dataset, in the order of the files. Raises as `data` does."""
         return self._dataset_builder()([document for part in self._load_documents().values() for document in part])
+
+    @property
+    def random_parts(self) -> tuple[str, ...]:
+        is_random = self.options.encoder is None and self._preprocessing is None
+        return ("encoder",) if is_random and not self._hierarchical and self.options.size == "full" else ()
 
     def notes(self) -> list[str]:
         """Return sentences about the data, skipped rows and random or missing weights."""
@@ -199,8 +210,7 @@ class Legal(EvaluatesBatches):
             from shoestring.recipes.huggingface.pretrained import weights_notes
 
             return [*notes, *weights_notes("encoder", self.options.encoder, download=self.options.download)]
-        is_random = self.options.encoder is None and self._preprocessing is None
-        if is_random and not self._hierarchical and self.options.size == "full":
+        if self.random_parts:
             return [
                 *notes,
                 "BERT's initial weights are random and its tokens are hashed words; --set encoder=law-ai/InLegalBERT "

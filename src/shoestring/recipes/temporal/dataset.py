@@ -10,6 +10,7 @@ import pandas as pd
 import torch
 
 from shoestring.errors import DataError
+from shoestring.recipes.one_class import one_class_notes
 from shoestring.recipes.rows import BadRows, OnBadRows
 from shoestring.recipes.temporal.bars import SAMPLE, load_sample_bars, read_bars
 from shoestring.recipes.temporal.exported import find_files
@@ -19,7 +20,7 @@ from shoestring.recipes.temporal.preprocessing import Preprocessing, fit, standa
 from shoestring.recipes.temporal.split import PARTS, borders, shares
 from shoestring.recipes.temporal.table import tabulate
 from shoestring.recipes.temporal.timeframes import choose_timeframes, median_spacing
-from shoestring.recipes.temporal.windows import Windows, classify, last_bars
+from shoestring.recipes.temporal.windows import CLASSES, Windows, classify, last_bars
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +122,8 @@ class LabeledBars:
         counts = ", ".join(f"{part} {len(data):,}" for part, data in samples.items())
         first, last = bars["time"].min(), bars["time"].max()
         description = f"data: {source}{symbols_text} from {first:%Y-%m-%d} to {last:%Y-%m-%d}; samples: {counts}"
-        return [description, *self._notes, *self._spacing_notes()]
+        classes = {part: [CLASSES[label] for label in data.labels.unique().tolist()] for part, data in samples.items()}
+        return [description, *self._notes, *self._spacing_notes(), *one_class_notes(classes, "samples")]
 
     def _spacing_notes(self) -> list[str]:
         """Return a warning if the bars have another spacing than those that the model was trained on."""

@@ -215,6 +215,10 @@ class VQA(EvaluatesBatches):
             for name, part in parts.items()
         }
 
+    @property
+    def random_parts(self) -> tuple[str, ...]:
+        return () if self._preprocessing else self._source.random_parts
+
     def notes(self) -> list[str]:
         return [*self._data_notes, *([] if self._preprocessing else self._source.notes())]
 

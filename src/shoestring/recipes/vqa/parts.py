@@ -178,6 +178,12 @@ class Source:
                 # Not `save_pretrained`: that of transformers 4.56 and 5.0 refuses values that `generate` ignores.
                 generation.to_json_file(folder / name / GENERATION_CONFIG_NAME)
 
+    @property
+    def random_parts(self) -> tuple[str, ...]:
+        """The parts that begin with random weights; none of the small student, whose weights are always random."""
+        random = tuple(name for name, folder in self.folders.items() if folder is None)
+        return () if self.size == "tiny" else random
+
     def notes(self) -> list[str]:
         """Return notes for the user about the weights."""
         notes = [
@@ -186,13 +192,12 @@ class Source:
             if folder is not None
             for note in pretrained.weights_notes(f"{name}_from", folder, download=self.download)
         ]
-        random = [name for name, folder in self.folders.items() if folder is None]
-        if not random or self.size == "tiny":
+        if not self.random_parts:
             return notes
         return [
             *notes,
-            f"random weights, not pretrained ones: {', '.join(random)}"
-            f" (set {', '.join(f'{name}_from=FOLDER' for name in random)} for pretrained weights)",
+            f"random weights, not pretrained ones: {', '.join(self.random_parts)}"
+            f" (set {', '.join(f'{name}_from=FOLDER' for name in self.random_parts)} for pretrained weights)",
         ]
 
     def _load_model(self, name: str) -> Any:

@@ -1,7 +1,7 @@
 """The process beside a run that talks to the place of its copies, so that a slow or hanging place holds nobody up.
 
     python -m shoestring.remote.backup copy DIR URL RUN_ID
-    python -m shoestring.remote.backup restore DIR URL
+    python -m shoestring.remote.backup restore DIR URL OPTION
 
 It answers with lines of JSON on its standard output (`conversation`). Its standard input is the life of the session: a
 line `end SECONDS` ends it within this time, and without such a line the process ends at once.
@@ -23,18 +23,18 @@ from shoestring.session.directory import RunDirectory
 _NICENESS = 10
 
 
-def main(verb: str, path: str, url: str, run_id: str = "") -> None:
+def main(verb: str, path: str, url: str, run_id_or_option: str) -> None:
     """Copy or restore until it is done, or until the standard input ends."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # of the terminal, for the run: it ends this process
     life = Life()
     try:
         if verb == "restore":
-            send(restored=restore(Path(path), parse_url(url, "--from")))
+            send(restored=restore(Path(path), parse_url(url, run_id_or_option)))
         else:
             with suppress(OSError):
                 os.nice(_NICENESS)
-            Background(RunDirectory(Path(path)), parse_url(url), run_id, life).run()
+            Background(RunDirectory(Path(path)), parse_url(url), run_id_or_option, life).run()
     except ShoestringError as error:
         send_error(error)
     except BaseException as error:  # noqa: BLE001 - of a library: the other process reports it

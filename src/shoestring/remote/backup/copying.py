@@ -58,7 +58,8 @@ class Copier:
             if self._last and name.number >= self._last.number and name.writer != self._writer:
                 raise UsageError(
                     f"another machine copies this run to the same place: it has written {name}",
-                    hint="stop one of the two; the other one continues from the newest copy with --from",
+                    hint="stop one of the two; the other one continues from the newest copy with --from "
+                    "(in a script: from_url)",
                 )
             try:
                 commit = parse_commit(self._read(name.path), name)
@@ -68,7 +69,7 @@ class Copier:
                 raise UsageError(
                     f"the backup belongs to another run: {name} is of run {commit.run[:8]}, not {self._run_id[:8]}",
                     hint="give each run a place of its own, or continue that run in another directory: "
-                    "--from with the same URL and another --run",
+                    "--from (in a script: from_url) with the same URL, and another --run",
                 )
             return
 

@@ -8,13 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import IO, Any
 
-from shoestring.errors import RunError
+from shoestring.errors import RunError, UsageError
 from shoestring.remote.backup.conversation import parse_line
 from shoestring.remote.backup.identity import earlier_url, ensure_identity
 from shoestring.remote.backup.urls import parse_url
-from shoestring.session.deadline import Deadline
+from shoestring.session.deadline import Deadline, seconds_to_end
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stop import Stop
 from shoestring.streams import write_messages
@@ -31,21 +32,32 @@ _EXIT_SECONDS = 2.0
 _POLL_SECONDS = 0.05
 
 
+def require_elsewhere(run: RunDirectory, url: str | None, option: str) -> None:
+    """Raise UsageError if `url`, which `option` names, cannot be a place for copies of the run."""
+    if url is not None and (location := parse_url(url, option)).scheme == "file":
+        folder, path = Path(location.path).resolve(), run.path.resolve()
+        if folder == path or path in folder.parents or folder in path.parents:
+            raise UsageError(
+                f"{option} {url}: this folder and the run's directory {run.path} contain one another",
+                hint="choose a folder elsewhere, best on another disk or machine",
+            )
+
+
 @contextmanager
-def copying(run: RunDirectory, url: str | None, stop: Stop, seconds_to_end: float) -> Iterator[None]:
+def copying(run: RunDirectory, url: str | None, stop: Stop, option: str = "--backup") -> Iterator[None]:
     """Copy the run's checkpoints to `url`, if there is one, until the body ends; then wait for the last copy.
 
-    It is waited for until `seconds_to_end` before the session's limit, or until a signal asks to stop. How long a copy
-    takes is reserved of the deadline. The caller holds the run's lock.
+    It is waited for until the process has to end before the session's limit, or until a signal asks to stop. How long a
+    copy takes is reserved of the deadline. The caller holds the run's lock. `option` is the name of `url` in messages.
 
     Raises UsageError if `url` is not valid or has copies of another run.
     """
     if url is None:
         if earlier := earlier_url(run):
-            write_messages(f"note: earlier sessions have copied this run; to go on: --backup {earlier}")
+            write_messages(f"note: earlier sessions have copied this run; to go on: {option} {earlier}")
         yield
         return
-    location = parse_url(url)
+    location = parse_url(url, option)
     with explaining(f"{run.backup_file} could not be written", ", then train again"):
         run_id = ensure_identity(run, location.url)
     command = [*_COMMAND, "copy", str(run.path.absolute()), location.url, run_id]
@@ -60,22 +72,25 @@ def copying(run: RunDirectory, url: str | None, stop: Stop, seconds_to_end: floa
         listener.require_ready()
         yield
     finally:
-        remaining = stop.deadline.remaining()
-        seconds = _UNLIMITED_SECONDS if remaining is None else remaining - seconds_to_end - _EXIT_SECONDS
+        limit, remaining = stop.deadline.limit_seconds, stop.deadline.remaining()
+        seconds = _UNLIMITED_SECONDS
+        if limit is not None and remaining is not None:
+            seconds = remaining - seconds_to_end(limit) - _EXIT_SECONDS
         _end(process, max(_LEAST_SECONDS, seconds), location.url, stop)
 
 
-def restoring(run: RunDirectory, url: str, should_stop: Callable[[], object]) -> None:
+def restoring(run: RunDirectory, url: str, should_stop: Callable[[], object], option: str = "--from") -> None:
     """Restore the run from `url`, if it has no run yet, in a process of its own. `should_stop` may raise.
+    `option` is the name of `url` in messages.
 
     Raises UsageError and RunError as `restore` does.
     """
-    location = parse_url(url, "--from")
-    command = [*_COMMAND, "restore", str(run.path.absolute()), location.url]
+    location = parse_url(url, option)
+    command = [*_COMMAND, "restore", str(run.path.absolute()), location.url, option]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout
-            answer = _next_answer(process.stdout, process, should_stop)
+            answer = _next_answer(process.stdout, process, should_stop, option)
         except BaseException:
             process.kill()
             raise
@@ -84,7 +99,7 @@ def restoring(run: RunDirectory, url: str, should_stop: Callable[[], object]) ->
 
 
 def _next_answer(
-    stream: IO[bytes], process: subprocess.Popen[bytes], should_stop: Callable[[], object]
+    stream: IO[bytes], process: subprocess.Popen[bytes], should_stop: Callable[[], object], option: str
 ) -> dict[str, Any]:
     while True:
         with suppress(subprocess.TimeoutExpired):
@@ -96,7 +111,7 @@ def _next_answer(
         return parse_line(line)
     except ValueError:
         raise RunError(
-            f"restoring ended with status {process.returncode} without an answer", hint="train again with --from"
+            f"restoring ended with status {process.returncode} without an answer", hint=f"train again with {option}"
         ) from None
 
 
@@ -118,6 +133,11 @@ class _Listener:
             raise self._error
 
     def _listen(self) -> None:
+        with self._stream:
+            self._read_answers()
+        self._is_ready.set()
+
+    def _read_answers(self) -> None:
         for line in self._stream:
             try:
                 answer = parse_line(line)
@@ -134,7 +154,6 @@ class _Listener:
                 self._deadline.reserve(_EXIT_SECONDS + 1.25 * float(answer["seconds"]))
             else:
                 self._is_ready.set()
-        self._is_ready.set()
 
 
 def _end(process: subprocess.Popen[bytes], seconds: float, url: str, stop: Stop) -> None:

@@ -47,11 +47,11 @@ def restore(run: Path, location: Location) -> str:
             names = names_of(store.sizes(COMMITS))
         except ShoestringError as error:
             raise RunError(
-                f"--from {location.url} cannot be read: {redacted(error.message)}", hint=error.hint
+                f"{location.option} {location.url} cannot be read: {redacted(error.message)}", hint=error.hint
             ) from error
         except Exception as error:
             raise RunError(
-                f"--from {location.url} cannot be read: {redacted(str(error) or type(error).__name__)}",
+                f"{location.option} {location.url} cannot be read: {redacted(str(error) or type(error).__name__)}",
                 hint="check the URL, the network and the credentials in the environment, then train again",
             ) from error
         return _restore(run, store, names, location)
@@ -64,8 +64,8 @@ def _restore(run: Path, store: Store, names: list[CommitName], location: Locatio
         return _compare(directory, store, names, location)
     if not names:
         raise UsageError(
-            f"--from {location.url}: there is no complete copy of a run",
-            hint="check the URL; to start a new run, leave out --from",
+            f"{location.option} {location.url}: there is no complete copy of a run",
+            hint=f"check the URL; to start a new run, leave out {location.option}",
         )
     _require_empty(run)
     with explaining(f"{run} could not be restored", ", then train again"):
@@ -87,14 +87,15 @@ def _compare(run: RunDirectory, store: Store, names: list[CommitName], location:
             run_here = f"run {identity['run'][:8]}" if identity else "one that was never copied"
             raise UsageError(
                 f"{run.path} has another run than {location.url}: {run_here} here, run {commit.run[:8]} there",
-                hint="give another directory: --run runs/NAME; or leave out --from to continue the run that is here",
+                hint="give another directory: --run runs/NAME; or, to continue the run that is here, leave out "
+                f"{location.option}",
             )
         if commit.update > update:
             raise UsageError(
                 f"the copy in {location.url} is at update {commit.update}, but the run in {run.path} is at "
-                f"update {update}; --from overwrites no run",
+                f"update {update}; {location.option} overwrites no run",
                 hint="to continue the copy, give another directory: --run runs/NAME; to continue the run that is here, "
-                "leave out --from",
+                f"leave out {location.option}",
             )
         break
     return f"{run.path} is at update {update}, at least as far as its copy in {location.url}: nothing is restored"
@@ -132,7 +133,7 @@ def _restore_newest(run: Path, store: Store, names: list[CommitName], location: 
     raise RunError(
         f"no copy in {location.url} can be restored",
         problems=problems,
-        hint="continue from another copy of the run, or start a new run without --from",
+        hint=f"continue from another copy of the run, or start a new run without {location.option}",
     )
 
 
@@ -177,7 +178,7 @@ class _Reading:
                 raise _DamagedCopyError(f"{self._path}: it cannot be read: {text}") from error
             # A place that does not answer now has not lost the copy: an older one is no answer to that.
             raise RunError(
-                f"{self._path} of the newest copy cannot be read: {text}", hint="train again with --from"
+                f"{self._path} of the newest copy cannot be read: {text}", hint="train again from the same place"
             ) from error
 
 

@@ -1,4 +1,4 @@
-"""Where a backup is: the URL of the options `--backup` and `--from`.
+"""Where a backup is: the URL of the options `--backup` and `--from`, or of the arguments of `surviving`.
 
 A URL has no password, token or query: credentials come from the environment, as the libraries read them. So a URL can
 be stored and shown.
@@ -7,7 +7,7 @@ be stored and shown.
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -47,6 +47,8 @@ class Location:
     """`file` for a folder, otherwise that of the URL."""
     path: str
     """An absolute path of a folder, or what follows the scheme."""
+    option: str = field(default="--backup", compare=False)
+    """The option or the argument that named it, for messages."""
 
     @property
     def url(self) -> str:
@@ -75,7 +77,8 @@ def parse_url(text: str, option: str = "--backup") -> Location:
             )
         if not path.strip() or (match and not path.startswith("/")):
             raise UsageError(f"{option} {text!r} names no folder", hint=f"{option} /path/of/a/folder")
-        return Location(scheme="file", path=os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 - links remain
+        absolute = os.path.abspath(Path(path).expanduser())  # noqa: PTH100 - links remain
+        return Location(scheme="file", path=absolute, option=option)
     place = place.strip("/")
     form = _FORMS.get(scheme)
     if not place or ".." in place.split("/") or (form and not form[0].fullmatch(place)):
@@ -84,7 +87,7 @@ def parse_url(text: str, option: str = "--backup") -> Location:
             hint=form[1] if form else f"{scheme}://NAME/FOLDER",
         )
     _require_packages(scheme, option)
-    return Location(scheme=scheme, path=place)
+    return Location(scheme=scheme, path=place, option=option)
 
 
 def redacted(text: str, environment: Mapping[str, str] = os.environ) -> str:

@@ -24,7 +24,8 @@ class Job:
     package_digest: str = ""
     datasets: tuple[str, ...] = ()
     """Other datasets to attach, `owner/slug`."""
-    accelerator: str | None = "NvidiaTeslaT4"
+    accelerator: str | None = None
+    """Kaggle's name of the machine; None: the machine that Kaggle chooses."""
     wait: bool = True
     """Whether to wait for the refresh of the quota."""
 

@@ -14,6 +14,7 @@ from shoestring.config import option_text
 from shoestring.errors import UsageError
 from shoestring.hardware.images import ImageAnswer, image_answer
 from shoestring.hardware.targets import find as find_target
+from shoestring.hardware.targets import known as known_targets
 from shoestring.packages.requirements import required
 from shoestring.recipe.dataset_paths import DatasetPath, parse_dataset_path
 from shoestring.recipe.finding import BUILT_IN, HUGGING_FACE
@@ -27,8 +28,8 @@ from shoestring.remote.wheel import build_wheel, wheel_name
 from shoestring.remote.wheels import cached_wheels
 
 PACKAGE_FILE = "shoestring-package.json"
-TARGETS = ("kaggle-t4x2", "kaggle-t4")
-_OUTPUT_BYTES = 20_000_000_000
+TARGETS = tuple(name for name, target in known_targets().items() if target.machine_shape)
+"""The machines of Kaggle, those that every account has first."""
 _RECIPE_FOLDER = "recipe"
 _NONCE_OF_DRY_RUN = "0" * 32
 
@@ -99,6 +100,8 @@ def make_job(loaded: LoadedRecipe, state: ChainState, *, wait: bool = True) -> J
         )
     elif loaded.is_live or (reference not in BUILT_IN and not reference.startswith(HUGGING_FACE)):
         raise UsageError(f"{reference} exists only in this process", hint="write the recipe into a file")
+    target = find_target(state.on)
+    assert target.platform is not None
     answer = lacking_packages(loaded, state.on)
     package, digest = package_files(cached_wheels(answer))
     in_datasets = loaded.in_datasets
@@ -110,7 +113,7 @@ def make_job(loaded: LoadedRecipe, state: ChainState, *, wait: bool = True) -> J
         "set": {name: value for name, value in state.set.items() if name not in in_datasets},
         "inputs": {name: {"dataset": path.dataset, "path": path.path or "."} for name, path in in_datasets.items()},
         "on": state.on,
-        "output_bytes": _OUTPUT_BYTES,
+        "output_bytes": target.platform.disk_bytes,
         "internet": state.internet,
         "needs_gpu": not state.allow_cpu,
         "arguments": ["--allow-cpu"] if state.allow_cpu else [],
@@ -121,6 +124,7 @@ def make_job(loaded: LoadedRecipe, state: ChainState, *, wait: bool = True) -> J
         package=package,
         package_digest=digest,
         datasets=tuple(dict.fromkeys(path.dataset for path in [*parse_data(state.data), *in_datasets.values()])),
+        accelerator=target.machine_shape,
         wait=wait,
     )
 

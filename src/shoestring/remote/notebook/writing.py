@@ -13,6 +13,7 @@ from shoestring.checkpoint.files import write_text
 from shoestring.errors import UsageError
 from shoestring.hardware.images import ImageAnswer, image_answer
 from shoestring.hardware.targets import find as find_target
+from shoestring.hardware.targets import machines
 from shoestring.packages.requirements import required
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.requirements import required_extras
@@ -24,8 +25,8 @@ from shoestring.system_errors import explaining
 from shoestring.units import bytes_text
 
 NOTEBOOK, METADATA, WHEELS = "notebook.ipynb", "kernel-metadata.json", "wheels"
-MAX_BYTES = 1_000_000
-"""Kaggle refuses a notebook with more than 1 MiB of source."""
+MAX_BYTES = 1_040_000
+"""Kaggle refuses a notebook with more than 1 MiB of source, 1,048,576 bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +113,7 @@ def write_notebook(
     with explaining(f"the notebook cannot be written to {folder}", ""):
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / NOTEBOOK, text)
-        metadata = _metadata(loaded.name, user)
+        metadata = _metadata(loaded.name, user, target)
         metadata["enable_internet"] = internet
         datasets = [*([f"{user}/{dataset}"] if wheels else []), *(path.dataset for path in loaded.in_datasets.values())]
         metadata["dataset_sources"] = list(dict.fromkeys(datasets))
@@ -149,7 +150,7 @@ def platform_of(target: str) -> Platform:
         return "colab"
     raise UsageError(
         f"--on {target}: notebooks are written for Kaggle and Colab",
-        hint="available: kaggle-t4x2, kaggle-t4, colab-t4",
+        hint=f"available: {', '.join([*machines('kaggle'), *machines('colab')])}",
     )
 
 
@@ -167,8 +168,11 @@ def _slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", f"shoestring-{name}".lower()).strip("-")[:43].strip("-")
 
 
-def _metadata(name: str, user: str) -> dict[str, Any]:
-    """Return what Kaggle's client needs to push the notebook: two T4s, private, with the internet."""
+def _metadata(name: str, user: str, target: str) -> dict[str, Any]:
+    """Return what Kaggle's client needs to push the notebook: the machine, private, with the internet.
+
+    A notebook for Colab gets two T4s if it is pushed to Kaggle all the same.
+    """
     title = _slug(name)
     return {
         "id": f"{user}/{title}",
@@ -179,7 +183,7 @@ def _metadata(name: str, user: str) -> dict[str, Any]:
         "is_private": True,
         "enable_gpu": True,
         "enable_internet": True,
-        "machine_shape": "NvidiaTeslaT4",
+        "machine_shape": find_target(target).machine_shape or find_target("kaggle-t4x2").machine_shape,
         "dataset_sources": [],
         "competition_sources": [],
         "kernel_sources": [],

@@ -7,7 +7,7 @@ from shoestring import display
 from shoestring.plan.comparison import Comparison
 from shoestring.report.markup import Content, Markup, element
 from shoestring.report.notebook import drawing
-from shoestring.report.notebook.layout import BLUE, FAINT, RED, box, fold, pill, table
+from shoestring.report.notebook.layout import BLUE, FAINT, RED, box, code, fold, pill, table
 from shoestring.report.notebook.plan import render as render_plan
 from shoestring.report.values import UNKNOWN
 from shoestring.units import bytes_text, plural, seconds_text
@@ -26,6 +26,8 @@ def render(comparison: Comparison) -> Markup:
         "",
         f"on {plural(len(rows), 'target')}",
         element("div", table(rows, _COLUMNS, numeric=range(3, 8)), style="margin:10px 0"),
+        [element("div", sentence) for sentence in comparison.sentences],
+        code(comparison.command) if comparison.command else "",
         plans,
     )
 

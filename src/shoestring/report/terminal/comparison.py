@@ -38,7 +38,7 @@ def screen(comparison: Comparison) -> RenderableType:
     )
     if price_dates:
         notes.append(f"list prices as of {', '.join(price_dates)}; --price overrides them")
-    return Group(*_cheapest(comparison), table, Text("\n".join(notes)))
+    return Group(*_cheapest(comparison), table, Text("\n".join(notes)), *_first(comparison))
 
 
 def _cheapest(comparison: Comparison) -> Iterator[RenderableType]:
@@ -58,6 +58,15 @@ def _cheapest(comparison: Comparison) -> Iterator[RenderableType]:
     for answer in plan.answers[-1:]:
         yield Text(f"  {one_line(answer.command)}", style="bold", no_wrap=True, overflow="ignore")
     yield Text()
+
+
+def _first(comparison: Comparison) -> Iterator[RenderableType]:
+    """Yield which machines of a platform finish first, and what to type."""
+    if comparison.platform is None:
+        return
+    yield Text("\n" + "\n".join(comparison.sentences) + ("\nType" if comparison.command else ""), style="bold")
+    if comparison.command:
+        yield Text(f"  {one_line(comparison.command)}", style="bold", no_wrap=True, overflow="ignore")
 
 
 def _seconds(value: float | None) -> str:

@@ -210,9 +210,11 @@ def _job_text(plan: Plan) -> str:
 
 def _disk_text(plan: Plan) -> str:
     limit = f" of {bytes_text(plan.disk.limit_bytes)}" if plan.disk.limit_bytes else ""
+    light_weights = plan.settings.light_weights
+    rounded = "" if light_weights in (None, "own") else f"; best and last weights in {light_weights}"
     return (
         f"{bytes_text(plan.disk.peak_bytes)}{limit} at the peak; "
-        f"{bytes_text(plan.disk.full_checkpoint_bytes)} per full checkpoint"
+        f"{bytes_text(plan.disk.full_checkpoint_bytes)} per full checkpoint{rounded}"
         + "".join(f"; {bytes_text(size)} exported as {name}" for name, size in plan.disk.export_bytes.items())
     )
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from shoestring.hardware.catalog import Target
 from shoestring.units import bytes_text
@@ -13,7 +14,7 @@ def screen(targets: Sequence[Target]) -> RenderableType:
     """Show a row for each target."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("target", "device", "memory", "precisions", "session limit", "weekly quota", "disk"):
-        table.add_column(name)
+        table.add_column(name, no_wrap=name == "target")
     for target in targets:
         platform = target.platform
         table.add_row(
@@ -25,4 +26,5 @@ def screen(targets: Sequence[Target]) -> RenderableType:
             f"{platform.weekly_gpu_hours:g} h" if platform and platform.weekly_gpu_hours else "–",
             bytes_text(platform.disk_bytes) if platform and platform.disk_bytes else "–",
         )
-    return table
+    names = ", ".join(target.name for target in targets if target.depends_on_account)
+    return Group(table, Text(f"Only some accounts get {names}.")) if names else table

@@ -107,6 +107,21 @@ def test_session_without_the_gpu_that_it_needs_ends_at_once(tmp_path):
     assert "phone number" in left.hint and "--allow-cpu" in left.hint
 
 
+def test_session_with_a_gpu_that_torch_has_no_kernels_for_ends_at_once(tmp_path):
+    for name, content in {
+        "nvidia-smi": "#!/bin/sh\ncase $1 in *compute_cap) echo 'Tesla T4, 7.5'; echo 'Tesla P100-PCIE-16GB, 6.0';; "
+        "*) echo Tesla;; esac\n",
+        "torch.py": "class cuda:\n    get_arch_list = lambda: ['sm_70', 'sm_75', 'sm_120']\n",
+    }.items():
+        (tmp_path / name).write_text(content)
+        (tmp_path / name).chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    left = run_session(tmp_path / "kaggle", make_config(1, needs_gpu=True), PATH=path, PYTHONPATH=str(tmp_path))
+    assert left.status == "failed"
+    assert "a Tesla P100-PCIE-16GB (sm_60), for which torch" in left.reason
+    assert "only for sm_70 sm_75 sm_120, so nothing was trained" in left.reason and "--on kaggle-t4x2" in left.hint
+
+
 def test_failed_training_has_the_message_as_reason(program):
     session = make_session(program, set={"epochs": "0"})
     session.train("temporal")

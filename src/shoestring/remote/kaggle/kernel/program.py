@@ -43,6 +43,7 @@ MIB = 2**20
 LOG_BYTES = MIB
 MAX_FILES = 400  # in the output: the official client has stopped at 500
 PROBE_BYTES = 4 * MIB
+KNOWN_CAPABILITY = (7, 5)  # that of a T4: for this one and later ones every build of torch has kernels
 SECONDS_TO_STOP = 30  # for a trainer that is asked to end, before it is killed
 
 # What a run consists of. Nothing else of an earlier output is copied, so it cannot bring code or links along.
@@ -126,6 +127,7 @@ class Session:
                 "verify the account's phone number on www.kaggle.com/settings, see whether GPU quota is left, and "
                 "start again; or shoestring kaggle start --allow-cpu with another --run trains on the CPU all the same",
             )
+        self.require_kernels()
         package = self.find_package()
         self.install(package)
         installed = {item.name: item.version for item in importlib.metadata.distributions(path=[str(SITE)])}
@@ -135,6 +137,19 @@ class Session:
         if self.config["previous"]:
             self.copy_previous()
         self.train(recipe)
+
+    def require_kernels(self) -> None:
+        """Raise SessionError for a GPU that the image's torch has no kernels for, such as a P100."""
+        for name, (major, minor) in gpu_capabilities():
+            # To import torch takes seconds, so it is asked only where its builds differ.
+            archs = torch_archs() if (major, minor) < KNOWN_CAPABILITY else []
+            if archs and not any(arch_major == major and arch_minor <= minor for arch_major, arch_minor in archs):
+                has = " ".join(f"sm_{arch_major}{arch_minor}" for arch_major, arch_minor in archs)
+                raise SessionError(
+                    f"Kaggle gave this session a {name} (sm_{major}{minor}), for which torch "
+                    f"{installed_version('torch')} of its image has no kernels, only for {has}, so nothing was trained",
+                    "start again: Kaggle may give it another GPU; or start with --on kaggle-t4x2 and another --run",
+                )
 
     # --- the session's file and its log ---
 
@@ -658,6 +673,29 @@ def facts(*, internet: bool) -> dict[str, Any]:
         "disk_free_bytes": None,
         "internet": internet,
     }
+
+
+def gpu_capabilities() -> list[tuple[str, tuple[int, int]]]:
+    """Return the name and the compute capability of each GPU; none if the driver does not say it."""
+    result = []
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        query = ["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"]
+        process = subprocess.run(query, capture_output=True, timeout=30)
+        for line in process.stdout.decode(errors="replace").splitlines():
+            match = re.fullmatch(r"(.+), *(\d+)\.(\d)", line.strip())
+            if match:
+                result.append((match[1], (int(match[2]), int(match[3]))))
+    return result
+
+
+def torch_archs() -> list[tuple[int, int]]:
+    """Return the compute capabilities that the image's torch has kernels for; none if it does not say it."""
+    code = "import torch; print(*torch.cuda.get_arch_list())"
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        process = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)
+        archs = re.findall(r"sm_(\d+)(\d)", process.stdout.decode(errors="replace"))
+        return [(int(major), int(minor)) for major, minor in archs]
+    return []
 
 
 def has_internet() -> bool:

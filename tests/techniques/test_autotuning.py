@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from shoestring.engine import autotuning
 from shoestring.monitor.events import read
+from shoestring.techniques import autotuning
 from tests.sessions import session
 
 
