@@ -104,8 +104,8 @@ class Recipe(Protocol):
     - `is_pretrained`: whether `model()` begins from pretrained weights; LoRA is only proposed then. By default a plan
       observes whether `model()` calls a function that loads weights: `from_pretrained` or `load_state_dict` of a
       module, `torch.load`, `load_file` or `load_model` of safetensors.
-    - `random_parts`: names of the model's parts that begin with random weights where pretrained ones are usual, such as
-      `("encoder",)`; plans name them in their first sentence.
+    - `random_parts()` -> the names of the model's parts that begin with random weights where pretrained ones are
+      usual, such as `("encoder",)`; plans name them in their first sentence.
     - `adaptation_defaults`: other defaults of the options that adapt any recipe's model, such as `{"lora_r": 16}`.
     - `keeps_stored_type`: whether `model()` keeps the type in which weights are stored; they are then converted to that
       of the option `weights`.

@@ -82,7 +82,7 @@ class Parts:
     save_preprocessing: Callable[[Path], None] | None = None
     load_preprocessing: Callable[[Path], None] | None = None
     is_pretrained: bool | None = None
-    random_parts: Sequence[str] = ()
+    random_parts: Callable[[], Iterable[str]] = tuple
     adaptation_defaults: Mapping[str, Any] = field(default_factory=dict)
     keeps_stored_type: bool = False
     skeleton: Callable[[], nn.Module] | None = None

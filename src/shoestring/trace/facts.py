@@ -54,7 +54,7 @@ def read(loaded: LoadedRecipe) -> Facts:
         samples=samples,
         process_bytes=process_bytes,
         is_pretrained=is_pretrained,
-        random_parts=tuple(loaded.parts.random_parts),
+        random_parts=tuple(loaded.parts.random_parts()),
         blocks=len(checkpointing.blocks(model, loaded.parts)),
         fused_optimizer=_has_fused_optimizer(loaded, model),
         data_parallel=any(isinstance(module, nn.DataParallel) for module in model.modules()),

@@ -119,8 +119,8 @@ def test_default_data_are_noted_as_synthetic() -> None:
 def test_random_weights_at_full_size_are_noted() -> None:
     recipe = Legal(Options())
     recipe.data()
-    assert "weights are random" in recipe.notes()[-1] and recipe.random_parts == ("encoder",)
-    assert Legal(TINY).random_parts == ()
+    assert "weights are random" in recipe.notes()[-1] and recipe.random_parts() == ("encoder",)
+    assert Legal(TINY).random_parts() == ()
 
 
 def test_samples_are_sentences_or_judgments() -> None:

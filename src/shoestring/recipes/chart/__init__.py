@@ -211,8 +211,8 @@ class Chart:
     def is_pretrained(self) -> bool:
         return self.options.weights_from is not None
 
-    @property
     def random_parts(self) -> tuple[str, ...]:
+        """Return the model, unless it is pretrained."""
         return () if self.is_pretrained or self.options.size == "tiny" else ("model",)
 
     @property

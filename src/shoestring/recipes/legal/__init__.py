@@ -198,8 +198,8 @@ class Legal(EvaluatesBatches):
         """Return all judgments as one dataset, in the order of the files. Raises as `data` does."""
         return self._dataset_builder()([document for part in self._load_documents().values() for document in part])
 
-    @property
     def random_parts(self) -> tuple[str, ...]:
+        """Return the encoder, unless its weights are pretrained."""
         is_random = self.options.encoder is None and self._preprocessing is None
         return ("encoder",) if is_random and not self._hierarchical and self.options.size == "full" else ()
 
@@ -210,7 +210,7 @@ class Legal(EvaluatesBatches):
             from shoestring.recipes.huggingface.pretrained import weights_notes
 
             return [*notes, *weights_notes("encoder", self.options.encoder, download=self.options.download)]
-        if self.random_parts:
+        if self.random_parts():
             return [
                 *notes,
                 "BERT's initial weights are random and its tokens are hashed words; --set encoder=law-ai/InLegalBERT "

@@ -215,8 +215,8 @@ class VQA(EvaluatesBatches):
             for name, part in parts.items()
         }
 
-    @property
     def random_parts(self) -> tuple[str, ...]:
+        """Return the parts whose weights are not pretrained."""
         return () if self._preprocessing else self._source.random_parts
 
     def notes(self) -> list[str]:

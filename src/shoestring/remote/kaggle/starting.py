@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -75,12 +76,12 @@ class StartRequest:
 def preview(request: StartRequest, on_plan: Callable[[Plan], object]) -> dict[str, Any]:
     """Return what the first session would send, and the plan, without contacting anything.
 
-    There is no plan if the chain exists, or if only Kaggle can tell how many rows the data have.
+    There is no plan if the chain exists, if only Kaggle can tell how many rows the data have, or without PyTorch.
 
     Raises UsageError with all problems that are known without Kaggle, and as `start` does if the plan does not fit.
 
     Keys:
-        plan (object or null): the plan, as plan --json prints it; null if only Kaggle knows the number of rows
+        plan (object or null): the plan, as plan --json prints it; null if there is none
     """
     request = _with_absent_apart(_with_absolute_recipe(request))
     loaded, _ = _choose(request)
@@ -88,7 +89,7 @@ def preview(request: StartRequest, on_plan: Callable[[Plan], object]) -> dict[st
     state = read_chain(request.run / FOLDER)
     require_no_problems(check_recipe(loaded, request.on, request.values, request.datasets, request.absent))
     plan = None
-    if state is None and not _lacks_rows(request, loaded):
+    if state is None and not _lacks_rows(request, loaded) and find_spec("torch"):
         plan = _fitting_plan(request, request.absent, write_messages)
         on_plan(plan)
     state = state or _new_state(request, request.user or "USER")

@@ -52,7 +52,12 @@ def preview_screen(sent: Mapping[str, Any]) -> RenderableType:
     lines.append(Text("files", style="bold"))
     lines += [Text(f"  {one_line(file['path'])}  {bytes_text(file['bytes'])}") for file in sent["files"]]
     if sent["plan"] is None:
-        lines.append(Text("no plan is made: the run has one, or only Kaggle knows the number of rows (--set rows=N)"))
+        lines.append(
+            Text(
+                "no plan is made: the run has one, only Kaggle knows the number of rows (--set rows=N), or PyTorch is "
+                "missing"
+            )
+        )
     lines.append(Text("script.py in full: --dry-run --json, key script"))
     lines.append(Text(f"{bytes_text(sent['total_bytes'])} in all; nothing has been sent"))
     return Group(*lines)
