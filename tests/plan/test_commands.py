@@ -7,7 +7,7 @@ import pytest
 from shoestring.hardware.targets import find as find_target
 from shoestring.plan import commands
 from shoestring.plan.commands import training_command
-from shoestring.recipe.finding import choose
+from shoestring.recipe.finding import choose, choose_for_plan
 
 MINE = str(Path(__file__).parents[1] / "mine.py")
 
@@ -21,6 +21,20 @@ def test_the_commands_have_data_if_the_recipe_takes_them(recipe, takes_data):
     assert ("--data OWNER/DATASET" in command) == takes_data
     command = training_command(loaded, settings, find_target("t4"))
     assert "rows" not in command and ("--set data=PATH" in command) == takes_data
+
+
+def test_paths_are_those_of_datasets_where_a_session_trains(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    values = {"data": "me/tiles", "table": "me/tables:data.csv", "rows": 500}
+    loaded, settings = choose_for_plan("cloud", values)
+    command = training_command(loaded, settings, find_target("kaggle-t4x2"))
+    assert "--set data=me/tiles --set table=me/tables:data.csv" in command and "--data" not in command
+    command = training_command(loaded, settings, find_target("t4"))
+    assert "--set data=PATH" in command and "--set table=PATH" in command and "me/" not in command
+    (tmp_path / "tiles").mkdir()
+    loaded, settings = choose_for_plan("cloud", {"data": "tiles", "table": "data.csv"})
+    command = training_command(loaded, settings, find_target("kaggle-t4x2"))
+    assert "--set data=OWNER/DATASET:tiles --set table=OWNER/DATASET:data.csv" in command
 
 
 def test_on_kaggle_itself_the_command_trains(monkeypatch):

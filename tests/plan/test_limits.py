@@ -139,11 +139,12 @@ def test_light_weights_in_fp16_are_chosen_for_a_small_disk_and_else_proposed():
     assert smaller.verdict == "does not fit" and smaller.settings.light_weights == "own"
 
 
-def test_a_run_without_saves_needs_less_disk_and_less_time():
+def test_a_run_without_saves_needs_less_time_and_the_same_disk():
+    """Sessions that are paused leave as many checkpoints."""
     plain, without = (
         plan_for(with_memory(8000), Settings(precision="fp32", save=save), thorough=False) for save in ("yes", "none")
     )
-    assert plain.disk.peak_bytes - without.disk.peak_bytes == plain.disk.full_checkpoint_bytes
+    assert plain.disk.peak_bytes == without.disk.peak_bytes
     assert without.job["saving"].seconds < plain.job["saving"].seconds
 
 

@@ -114,10 +114,10 @@ def disk_parts(full_bytes: int, light_bytes: int, settings: Settings, epochs: in
 
     Of the checkpoints that the setting `save_epochs` retains, that of the last epoch is one of the newest in any case.
     """
-    full, light = settings.keep_checkpoints if settings.save == "yes" else 1, settings.keep_light
+    full, light = settings.keep_checkpoints, settings.keep_light
     retained = (epochs - 1) // settings.save_epochs if settings.save_epochs else 0
     return {
-        plural(full, "full checkpoint"): full * full_bytes,
+        f"{full} full checkpoints": full * full_bytes,
         **({plural(retained, "checkpoint") + " at the ends of epochs": retained * full_bytes} if retained else {}),
         "one being written": full_bytes,
         "best and last weights, and one of them being written": 3 * light_bytes,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from shoestring import config
 from shoestring.errors import UsageError
+from shoestring.reading import is_file, is_folder
 
 _REFERENCE = re.compile(r"([A-Za-z0-9][\w-]{1,60})/([A-Za-z0-9][\w-]{1,60})(?::(.+))?")
 
@@ -68,9 +69,8 @@ def split_dataset_paths(
 
 def _dataset_path(value: str, field: config.Field) -> DatasetPath | None:
     path = parse_dataset_path(value) if {Path, str} & set(field.types) else None
-    if path is None or (path.path is None and str in field.types) or Path(value).exists():
-        return None
-    return path
+    is_name = path is not None and path.path is None and str in field.types
+    return None if is_name or is_file(Path(value)) or is_folder(Path(value)) else path
 
 
 def require_no_local_paths(values: Mapping[str, object], fields: Mapping[str, config.Field]) -> None:

@@ -116,6 +116,8 @@ def test_all_problems_are_reported(recipe):
         assert words in problems
     assert not check_recipe(loaded, "kaggle-t4", {}, ["me/prices", "me/other"])  # it reads them by their paths
     assert not check_recipe(choose("temporal", {})[0], "kaggle-t4", {}, ["me/other"])
+    (saves,) = check_recipe(choose("temporal", {})[0], "kaggle-t4", {"save": "none"}, [])
+    assert saves.startswith("save=none: a session that Kaggle ends could not be continued")
     assert "none has a path" in check_recipe(choose("temporal", {})[0], "kaggle-t4", {}, ["me/other", "me/prices"])[0]
     (outside,) = check_recipe(choose_attached("cloud", {"data": "me/tiles:../y"})[0], "kaggle-t4", {}, [])
     assert outside == "data=me/tiles:../y: ../y is not a path inside the dataset"

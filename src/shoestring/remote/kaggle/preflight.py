@@ -36,6 +36,8 @@ def check_recipe(
     if len(attached) > 1 and main is None and takes_data and "data" not in loaded.in_datasets:
         problems.append("--data: several datasets, and none has a path: write owner/slug:PATH for the training data")
     problems += [f"{name}={path}: {path.problem}" for name, path in loaded.in_datasets.items() if path.problem]
+    if values.get("save") == "none":
+        problems.append("save=none: a session that Kaggle ends could not be continued; leave it out")
     if absent and takes_data and "data" not in loaded.in_datasets and values.get("data") is None:
         problems.append(
             f"{', '.join(absent)}: for the plan of data that are attached, but {loaded.name} would train its own data: "

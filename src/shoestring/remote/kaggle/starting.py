@@ -89,6 +89,7 @@ def preview(request: StartRequest, on_plan: Callable[[Plan], object]) -> dict[st
     state = read_chain(request.run / FOLDER)
     require_no_problems(check_recipe(loaded, request.on, request.values, request.datasets, request.absent))
     plan = None
+    # All else that is printed needs no PyTorch.
     if state is None and not _lacks_rows(request, loaded) and find_spec("torch"):
         plan = _fitting_plan(request, request.absent, write_messages)
         on_plan(plan)
