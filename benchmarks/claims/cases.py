@@ -86,7 +86,7 @@ CASES: dict[str, Case] = {
     # The plans of the guides' settings, and what a plan chooses.
     **_on_both("vqa.guide", "vqa", _VQA_GUIDE_SETTINGS, f"{_VQA_GUIDE_SETTINGS} gpus=2"),
     **_on_both("vqa.chosen", "vqa", VQA),
-    **_on_both("vqa.light_fp16", "vqa", f"{VQA} light_weights=fp16"),
+    **_on_both("vqa.own_weights", "vqa", f"{VQA} light_weights=own"),
     **_on_both("vqa.states_8bit", "vqa", f"{VQA} optimizer_states=8bit"),
     **_on_both(
         "legal.fp32",
@@ -119,7 +119,7 @@ CASES: dict[str, Case] = {
     **_on_both("legal.complete", "legal", f"{LEGAL_COMPLETE} {LEGAL_TOKENS}"),
     **_on_both("cloud.complete", "cloud", CLOUD_COMPLETE),
     # The guides' questions.
-    **_question("question.vqa", "vqa", f"{VQA} light_weights=fp16"),
+    **_question("question.vqa", "vqa", VQA),
     **{
         name: case
         for files, rows in LEGAL_ROWS.items()

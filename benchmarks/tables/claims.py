@@ -15,7 +15,7 @@ _NOT_EXECUTED = "\n<!-- not executed: executed by benchmarks/claims/compute.py -
 PLANS = (
     ("vqa", "the guide's", "vqa.guide"),
     ("vqa", "chosen", "vqa.chosen"),
-    ("vqa", "chosen, weights alone in fp16", "vqa.light_fp16"),
+    ("vqa", "chosen, best and last weights in fp32", "vqa.own_weights"),
     ("vqa", "chosen, 8-bit AdamW", "vqa.states_8bit"),
     ("legal", "the guide's: batch 16, fp32", "legal.fp32"),
     ("legal", "the guide's: batch 8, fp16", "legal.fp16"),

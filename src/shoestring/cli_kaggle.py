@@ -82,6 +82,8 @@ def start(
 ) -> None:
     """Plan, send, and train on Kaggle until the run is finished and in DIR. Repeat the command to go on.
 
+    DIR is new, or was begun by this command: a run that `shoestring train` has begun here cannot go on on Kaggle.
+
     Ctrl-C or a sleeping laptop does not stop the session on Kaggle: the same command finds it again.
     """
     from shoestring.report.terminal.kaggle import preview_screen, screen

@@ -161,7 +161,7 @@ HEADINGS = {
     r"|^torch cannot export the model as an ONNX graph",
     "the update cannot be replayed": r"^--update .*: the |^the updates of the run in .* are made by |^not replayed: ",
     # Kaggle
-    "nobody is signed in to Kaggle": r"nobody is signed in to Kaggle",
+    "nobody is signed in to Kaggle": r"nobody is signed in to Kaggle|^Kaggle does not accept the token ",
     "Kaggle refused the session": r"^Kaggle refused ",
     "Kaggle does not answer": r"^Kaggle has not answered |^the process of Kaggle's client |^Kaggle's client \(",
     "the hours of the week are used up": r"; it is refreshed ",

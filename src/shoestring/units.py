@@ -30,6 +30,14 @@ def plural(count: int, noun: str, nouns: str = "") -> str:
     return f"{count_text(count)} {noun if count == 1 else nouns or noun + 's'}"
 
 
+def parameters_text(total: int, trainable: int) -> str:
+    """Format the number of a model's parameters, with those that are trained if that is not all:
+    ``211,680 parameters, 20,992 of them trained (9.92%)``.
+    """
+    trained = "" if trainable == total else f", {count_text(trainable)} of them trained ({trainable / total:.2%})"
+    return f"{plural(total, 'parameter')}{trained}"
+
+
 def seconds_text(seconds: float) -> str:
     """Format seconds: ``3.2 ms``, ``4.1 s``, ``2 min 05 s``, ``1 h 04 min``."""
     if seconds < 1:

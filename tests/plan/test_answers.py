@@ -9,6 +9,8 @@ from shoestring.hardware import targets
 from shoestring.plan.answers import answers, calendar_hours
 from shoestring.plan.comparison import compare
 from shoestring.plan.counts import Counts
+from shoestring.plan.proposals import Proposal
+from shoestring.plan.schedule import make_schedule
 from shoestring.plan.sessions import Work, sessions, weeks
 from shoestring.recipe.finding import choose
 from shoestring.settings import Settings
@@ -61,6 +63,36 @@ def test_commands_of_data_that_are_not_here_ask_for_them():
     result = ask(20.0, rows=1000)
     for command in (result["in one session"][1], result["all of it"][1]):
         assert command[command.index("--data") + 1] == "OWNER/DATASET" and "rows=1000" in command
+
+
+def test_what_makes_several_sessions_one_is_proposed():
+    loaded, settings = choose("legal", {})
+    work = Work(update={"forward": Span.exactly(5.0)})  # 13.9 h
+
+    def ask_with(**proposed):
+        proposals = [
+            Proposal(name=name, values={name: 8}, changes_learning="rank" in name, fits=True, update_seconds=seconds)
+            for name, seconds in proposed.items()
+        ]
+        schedule = make_schedule(
+            loaded,
+            settings,
+            targets.find("kaggle-t4"),
+            counts=COUNTS,
+            work=work,
+            with_commands=True,
+            update_seconds=10.0,  # a measured plan: its update takes half of what was predicted
+            proposed=proposals,
+        )
+        assert schedule.answers[-1].question == "all of it"
+        return {answer.question: answer for answer in schedule.answers}
+
+    answer = ask_with(lora_rank=4.0, seq_len=8.0, crop=8.1)["all in one session"]
+    assert answer.answer == "seq_len (--set seq_len=8): 11 h 07 min, with the same training result"
+    assert "seq_len=8" in answer.command
+    answer = ask_with(lora_rank=4.0, seq_len=9.0)["all in one session"]
+    assert answer.answer.endswith("5 h 33 min, which changes the training result")
+    assert "all in one session" not in ask_with(seq_len=9.0, crop=11.0)
 
 
 def test_a_target_without_a_platform_has_no_week():

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from shoestring.report.wording import parameters_text
+from shoestring.report.wording import model_text
 
 
 @pytest.mark.parametrize(
@@ -17,4 +17,4 @@ from shoestring.report.wording import parameters_text
 )
 def test_parameters_that_are_not_trained_are_told_apart(trainable, random_parts, text):
     facts = SimpleNamespace(parameters_total=2_000_000, parameters_trainable=trainable, random_parts=random_parts)
-    assert parameters_text(facts) == text
+    assert model_text(facts) == text

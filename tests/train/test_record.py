@@ -5,6 +5,7 @@ import json
 import shlex
 
 import pytest
+from torch import nn
 
 from shoestring.errors import RunError
 from shoestring.monitor import events as events_module
@@ -14,11 +15,13 @@ from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stop import SessionOver
 from shoestring.settings import Settings
+from shoestring.techniques.parameter_count import ParameterCount
 from shoestring.train import record as record_module
 from shoestring.train.record import Record
 from tests.checkpoint.faults import Disk
 
 SETTINGS = Settings(micro_batch=1, precision="fp32")
+PARAMETERS = ParameterCount(nn.Linear(2, 3))
 
 
 class Mine:
@@ -46,7 +49,7 @@ def test_killed_session_is_in_the_next_ledger(tmp_path):
         events.emit("progress", update=9, updates=9, seconds=3.0, waiting_seconds=0.5)
     with record(tmp_path) as session_record:
         session_record.expect(20)
-        session_record.started(4, device="cpu", settings=SETTINGS)
+        session_record.started(4, device="cpu", settings=SETTINGS, parameters=PARAMETERS)
         assert [entry["ended"] for entry in ledger_sessions(tmp_path)] == ["killed", "running"]
         session_record.session_ended("paused", "SIGTERM", 7, {})
     killed, current = ledger_sessions(tmp_path)
@@ -90,7 +93,7 @@ def test_failure_to_record_does_not_mask_the_error(tmp_path, names):
     def fail_to_record():
         nonlocal works
         with record(tmp_path) as session_record:
-            session_record.started(0, device="cpu", settings=SETTINGS)
+            session_record.started(0, device="cpu", settings=SETTINGS, parameters=PARAMETERS)
             works = False
             raise RunError("broken", hint="mend it")
 
@@ -149,7 +152,7 @@ def test_failing_disk_for_reports_does_not_end_a_session(tmp_path, monkeypatch, 
             patch.setattr(record_module, "machine", fail)
             patch.setattr(record_module, "write_json", fail)  # of the ledger
             patch.setattr(record_module.StoredState, "write", lambda *_: None)
-            session_record.started(4, device="cpu", settings=SETTINGS)
+            session_record.started(4, device="cpu", settings=SETTINGS, parameters=PARAMETERS)
         session_record.session_ended("paused", "SIGTERM", 7, {})
     assert [entry["ended"] for entry in ledger_sessions(tmp_path)] == ["killed", "paused"]
     err = capsys.readouterr().err
@@ -161,7 +164,7 @@ def test_lost_events_are_counted_at_the_end(tmp_path, monkeypatch, capsys):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with record(tmp_path) as session_record:
-        session_record.started(0, device="cpu", settings=SETTINGS)
+        session_record.started(0, device="cpu", settings=SETTINGS, parameters=PARAMETERS)
         with monkeypatch.context() as patch:
             patch.setattr(events_module.os, "write", fail)
             patch.setattr(record_module.StoredState, "write_end", lambda *_: None)

@@ -50,6 +50,7 @@ EVENT_KINDS: Mapping[str, EventKind] = {
             "startup_seconds": "from the start of the process to this event",
             "target": "the target of `--on`",
             "device": "the name of the device that trains",
+            "parameters": "the numbers of the model's parameters: `total` and `trainable`",
             "micro_batch": "the setting of that name",
             "precision": "the setting of that name",
             "processes": "the number of processes that train together",

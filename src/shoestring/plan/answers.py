@@ -1,15 +1,18 @@
-"""What people ask of a plan: how far one session comes, how far a week, and when all of it is done."""
+"""What people ask of a plan: how far one session comes, how far a week, what would make the run a single session, and
+when all of it is done.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from shoestring.hardware.catalog import Target
 from shoestring.plan.commands import is_sent, training_command
 from shoestring.plan.counts import Counts
-from shoestring.plan.sessions import PlannedSession, PlannedWeek
+from shoestring.plan.proposals import Proposal
+from shoestring.plan.sessions import PlannedSession, PlannedWeek, Work, sessions, times
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.units import count_text, plural, seconds_text
@@ -58,6 +61,51 @@ def answers(
         )
     )
     return result
+
+
+def single_session_answers(
+    loaded: LoadedRecipe,
+    requested: Settings,
+    target: Target,
+    *,
+    counts: Counts,
+    work: Work,
+    update_seconds: float,
+    proposed: Sequence[Proposal],
+) -> Iterator[Answer]:
+    """Yield the first proposal with which a run of several sessions is predicted to need only one, if there is any.
+
+    `update_seconds` is the prediction of an update that the times of the proposals are compared with. What follows an
+    epoch is assumed to take as long as without the proposal.
+    """
+    assert counts.per_epoch
+    faster = [
+        proposal
+        for proposal in proposed
+        if proposal.fits
+        and proposal.trains
+        and proposal.values
+        and (proposal.update_seconds or update_seconds) < update_seconds
+    ]
+    for proposal in sorted(faster, key=lambda proposal: proposal.changes_learning):
+        assert proposal.update_seconds
+        planned = sessions(
+            replace(work, update=times(work.update, proposal.update_seconds / update_seconds)),
+            total_updates=counts.total,
+            updates_per_epoch=counts.per_epoch,
+            session_hours=target.platform.session_hours if target.platform else None,
+            max_sessions=1,
+        )
+        if planned:
+            result = (
+                "which changes the training result" if proposal.changes_learning else "with the same training result"
+            )
+            yield Answer(
+                question="all in one session",
+                answer=f"{proposal.name} ({proposal.command}): {seconds_text(planned[0].hours * 3600)}, {result}",
+                command=training_command(loaded, requested, target, changes=proposal.values),
+            )
+            return
 
 
 def calendar_hours(sessions: Sequence[PlannedSession], weeks: Sequence[PlannedWeek]) -> float:

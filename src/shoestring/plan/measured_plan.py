@@ -44,7 +44,14 @@ def with_measurement(
     plan = replace(plan, work=_work(plan, planning_seconds))
     bounds = limits(plan.memory, plan.disk, plan.host, plan.target, plan.work, plan.counts)
     schedule = make_schedule(
-        loaded, requested, plan.target, counts=plan.counts, work=plan.work, with_commands=bool(plan.answers)
+        loaded,
+        requested,
+        plan.target,
+        counts=plan.counts,
+        work=plan.work,
+        with_commands=bool(plan.answers),
+        update_seconds=plan.measured.predicted.update_seconds if plan.measured and plan.measured.predicted else None,
+        proposed=plan.proposals,
     )
     return replace(
         plan,

@@ -297,7 +297,16 @@ def plan_with(
         fits = all(limit.holds for limit in bounds)
         proposed = proposals(candidates, chosen, requested, fits=chosen.fits, facts=facts) if thorough else []
         proposed += propose_smaller_files(chosen, lambda candidate: disk_of(candidate).peak_bytes, disk.limit_bytes)
-    schedule = make_schedule(loaded, requested, target, counts=counts, work=work, with_commands=thorough and fits)
+    schedule = make_schedule(
+        loaded,
+        requested,
+        target,
+        counts=counts,
+        work=work,
+        with_commands=thorough and fits,
+        update_seconds=chosen.time.value if chosen.time else None,
+        proposed=proposed,
+    )
     return Plan(
         verdict=_verdict(bounds, proposed),
         target=target,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shoestring.hardware.catalog import Target
-from shoestring.plan.answers import Answer, answers
+from shoestring.plan.answers import Answer, answers, single_session_answers
 from shoestring.plan.counts import Counts
 from shoestring.plan.phases import Phase, phases
+from shoestring.plan.proposals import Proposal
 from shoestring.plan.sessions import PlannedSession, PlannedWeek, Work, sessions, weeks
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
@@ -31,8 +33,13 @@ def make_schedule(
     counts: Counts,
     work: Work | None,
     with_commands: bool,
+    update_seconds: float | None = None,
+    proposed: Sequence[Proposal] = (),
 ) -> Schedule:
-    """Return the schedule of `work`, None if its time is unknown. `with_commands`: with the answers and the phases."""
+    """Return the schedule of `work`, None if its time is unknown. `with_commands`: with the answers and the phases.
+
+    `update_seconds` is the prediction of an update that the times of the proposals are compared with.
+    """
     platform = target.platform
     weekly_hours = platform.weekly_gpu_hours if platform else None
     planned = None
@@ -51,6 +58,16 @@ def make_schedule(
     planned_answers = answers(
         loaded, requested, target, counts=counts, sessions=schedule.sessions, weeks=schedule.weeks
     )
+    if len(schedule.sessions) > 1 and planned_answers and work and update_seconds:
+        planned_answers[-1:-1] = single_session_answers(
+            loaded,
+            requested,
+            target,
+            counts=counts,
+            work=work,
+            update_seconds=update_seconds,
+            proposed=proposed,
+        )
     planned_phases = [] if loaded.has_placeholder_data else phases(loaded, requested, target, counts=counts, work=work)
     return Schedule(
         sessions=schedule.sessions,

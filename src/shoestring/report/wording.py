@@ -8,7 +8,7 @@ from shoestring.hardware.catalog import Target
 from shoestring.plan.limits import Limit
 from shoestring.settings import Settings
 from shoestring.trace.record import Facts
-from shoestring.units import bytes_text, count_text
+from shoestring.units import bytes_text, parameters_text
 
 
 def memory_text(memory: Breakdown) -> str:
@@ -39,14 +39,12 @@ def notable_settings(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
 def device_text(target: Target, facts: Facts) -> str:
     """Describe the device of a target and the size of the model."""
     device = target.device
-    return f"{device.title}, {bytes_text(device.memory_bytes)} \N{MIDDLE DOT} {parameters_text(facts)}"
+    return f"{device.title}, {bytes_text(device.memory_bytes)} \N{MIDDLE DOT} {model_text(facts)}"
 
 
-def parameters_text(facts: Facts) -> str:
-    """Write the number of a model's parameters, how many of them are trained if that is not all, and which begin with
-    random weights.
+def model_text(facts: Facts) -> str:
+    """Write the number of a model's parameters, how many of them are trained if that is not all, and which parts begin
+    with random weights.
     """
-    total, trainable = facts.parameters_total, facts.parameters_trainable
-    trained = "" if trainable == total else f", {count_text(trainable)} of them trained ({trainable / total:.2%})"
     untrained = f"; not pretrained: {', '.join(facts.random_parts)}" if facts.random_parts else ""
-    return f"{count_text(total)} parameters{trained}{untrained}"
+    return f"{parameters_text(facts.parameters_total, facts.parameters_trainable)}{untrained}"

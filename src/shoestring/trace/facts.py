@@ -16,6 +16,7 @@ from shoestring.recipe.losses import EVALUATION_HINT, loss_without_stage
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
 from shoestring.techniques import adapt, checkpointing, kernels, nested, norms
+from shoestring.techniques.parameter_count import ParameterCount
 from shoestring.trace import simulated_device
 from shoestring.trace.absent_data import absent_data_notes
 from shoestring.trace.pretrained import observe_loading
@@ -37,12 +38,11 @@ def read(loaded: LoadedRecipe) -> Facts:
     # Unless torch's compiler can be left out, creating an optimizer imports it, as in training.
     torch.optim.AdamW([torch.zeros(1)])
     process_bytes = int(psutil.Process().memory_info().rss)
-    parameters = list(model.parameters())
+    parameters, count = list(model.parameters()), ParameterCount(model)
     unique_tensors = {id(tensor): tensor for tensor in simulated_device.tensors(dict(model.state_dict(keep_vars=True)))}
     return Facts(
-        # Packed weights (4 bits, two per byte) report their number of values as `unpacked_numel`.
-        parameters_total=sum(getattr(parameter, "unpacked_numel", parameter.numel()) for parameter in parameters),
-        parameters_trainable=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+        parameters_total=count.total,
+        parameters_trainable=count.trainable,
         weight_bytes=sum(map(_bytes, unique_tensors.values())),
         frozen_bytes=sum(_bytes(parameter) for parameter in parameters if not parameter.requires_grad),
         rounded_bytes=sum(

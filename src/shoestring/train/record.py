@@ -37,6 +37,7 @@ from shoestring.settings import Settings
 from shoestring.streams import SilentStream
 from shoestring.system_errors import explaining
 from shoestring.system_errors import reason as describe
+from shoestring.techniques.parameter_count import ParameterCount
 from shoestring.units import count_text, plural, seconds_text
 from shoestring.version import __version__
 
@@ -118,7 +119,7 @@ class Record:
         self._total = total_updates
         self.progress.expect(total_updates)
 
-    def started(self, update: int, *, device: str, settings: Settings) -> None:
+    def started(self, update: int, *, device: str, settings: Settings, parameters: ParameterCount) -> None:
         """Record the start of the session, after `update` completed updates."""
         self._first_update = self.update = update
         self._is_started = True
@@ -129,6 +130,7 @@ class Record:
             startup_seconds=self._deadline.elapsed(),
             target=self._target,
             device=device,
+            parameters=parameters.json(),
             micro_batch=settings.micro_batch,
             precision=settings.precision,
             processes=self._processes,
@@ -142,7 +144,7 @@ class Record:
         limit = self._deadline.limit_seconds
         self.progress.message(
             f"session {self.events.session}: {'continues at' if update else 'begins at'} update "
-            f"{count_text(update)} of {count_text(self._total)}, "
+            f"{count_text(update)} of {count_text(self._total)}, {parameters}, "
             + (f"{self._processes} processes ({settings.sharding or 'ddp'}), " if self._processes > 1 else "")
             + (f"limit {seconds_text(limit)}" if limit else "no time limit")
         )

@@ -28,6 +28,7 @@ from shoestring.engine.update import UpdateResult, update
 from shoestring.errors import CheckpointError
 from shoestring.recipe.losses import clip_norm, loss_at
 from shoestring.techniques.fallbacks import Phase
+from shoestring.techniques.parameter_count import ParameterCount
 from shoestring.train import oom
 from shoestring.train.divided_evaluation import evaluate_divided
 from shoestring.train.evaluation import as_json, best_entry, evaluate, patience_exhausted, split_evidence
@@ -49,6 +50,7 @@ def begin(session: TrainingSession) -> None:
         state.update,
         device=device_name(request.device),
         settings=request.settings.replace(micro_batch=state.sizes.micro_batch),
+        parameters=ParameterCount(state.model),
     )
     if state.update < state.total_updates:
         request.ranks.call_first(lambda: require_space(request, state.update, session.saver.newest_bytes()))

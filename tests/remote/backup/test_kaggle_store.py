@@ -119,6 +119,6 @@ def test_nobody_is_signed_in(loopback, monkeypatch, tmp_path):
     monkeypatch.setenv("KAGGLE_API_TOKEN", "KGAT_wrong")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    with pytest.raises(KaggleError, match="nobody is signed in"):
+    with pytest.raises(KaggleError, match="does not accept the token of KAGGLE_API_TOKEN"):
         KaggleStore("copies")
     assert not list(tmp_path.glob("shoestring-*"))

@@ -120,7 +120,12 @@ def kaggle_without_quota(tmp_path_factory):
         ),
         (["--set", "rows=9"], {}, 2, "rows: for the plan of data that are attached, but temporal would train its own"),
         (["--set", "lengths=no.json", "--data", "me/prices"], {}, 2, r"lengths=\S+no.json: cannot be read"),
-        ([], {"KAGGLE_API_TOKEN": "KGAT_secret_of_another"}, 1, "nobody is signed in to Kaggle on this machine"),
+        (
+            [],
+            {"KAGGLE_API_TOKEN": "KGAT_secret_of_another"},
+            1,
+            "Kaggle does not accept the token of KAGGLE_API_TOKEN: ",
+        ),
         (["--every", "1s"], {"HTTP_PROXY": NOWHERE, "http_proxy": NOWHERE}, 1, "Kaggle cannot be reached"),
     ],
     ids=["quota", "dataset", "path", "option", "rows", "no data", "no lengths", "account", "network"],

@@ -99,8 +99,11 @@ def test_fetching_goes_on_after_a_kill(tmp_path, monkeypatch):
 
 
 def test_a_directory_with_another_run_is_refused(tmp_path):
+    (tmp_path / "thesis.txt").write_text("")
+    with pytest.raises(UsageError, match=r"is not empty: thesis.txt"):
+        fetching.require_usable(tmp_path)
     (tmp_path / "plan.json").write_text("{}")
-    with pytest.raises(UsageError, match="is not empty"):
+    with pytest.raises(UsageError, match="not begun by shoestring kaggle start"):
         fetching.require_usable(tmp_path)
 
 

@@ -26,7 +26,8 @@ from shoestring.remote.kaggle.client_process import redact
 
 Kind = Literal["temporary", "places", "quota", "missing", "forbidden", "account", "rejected"]
 """temporary: try again. places: all GPU sessions of the account run. quota: the week's hours are used up. missing: no
-such thing. forbidden: not allowed, or not yet. account: nobody is signed in. rejected: anything else."""
+such thing. forbidden: not allowed, or not yet. account: nobody is signed in, or the token is refused. rejected:
+anything else."""
 
 _HINTS: dict[Kind, str] = {
     "temporary": "check the network and https://www.kaggle.com, then give the same command again: it goes on",
@@ -39,6 +40,7 @@ _HINTS: dict[Kind, str] = {
 }
 _TEMPORARY_STATUS = (408, 425, 429)
 _TEMPORARY_TYPES = {"ConnectionError", "Timeout", "JSONDecodeError", "ChunkedEncodingError", "ContentDecodingError"}
+_ACCOUNT_TYPES = {"SystemExit", "RefusedTokenError"}
 _UNREADABLE_TYPES = {"TypeError", "AttributeError", "KeyError"}
 _TEMPORARY_TEXTS = ("Expecting value: line 1 column 1", "Connection aborted", "Max retries exceeded", "timed out")
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
@@ -63,7 +65,7 @@ def kind_of(text: str, types: tuple[str, ...] = (), status: int | None = None) -
         return "quota"
     if status is not None and (status >= 500 or status in _TEMPORARY_STATUS):
         return "temporary"
-    if status == 401 or "SystemExit" in types or "Unauthorized" in text:
+    if status == 401 or _ACCOUNT_TYPES.intersection(types) or "Unauthorized" in text:
         return "account"
     if status in (403, 404):
         return "forbidden" if status == 403 else "missing"
@@ -307,8 +309,10 @@ class Client:
             return OSError(facts["errno"], os.strerror(facts["errno"]))
         text = redact(str(facts["message"]), {self._environment.get(name, "") for name in _CREDENTIALS})
         kind = kind_of(text, tuple(facts["type"]), facts["status"])
+        if "RefusedTokenError" in facts["type"]:
+            return KaggleError(f"Kaggle does not accept the token of {text}: it is wrong, expired or revoked", kind)
         if "SystemExit" in facts["type"]:
-            text = "nobody is signed in to Kaggle on this machine, or the token has expired"
+            text = "nobody is signed in to Kaggle on this machine"
         elif {"ModuleNotFoundError", "ImportError"}.intersection(facts["type"]):
             client = [package.requirement for package in required(["kaggle"]) if package.extra]
             hint = f"{pip_install('--upgrade', *client)}, then give the same command again"

@@ -51,6 +51,10 @@ def is_at_or_below(path: str, name: str) -> bool:
     return name == path or name.startswith(f"{path}/")
 
 
+class RefusedTokenError(Exception):
+    """Kaggle knows no account for the token of this machine; the message is where the token is from."""
+
+
 class Calls:
     """The calls that the process answers. Each method is one; what it returns is JSON, what it yields are items."""
 
@@ -59,7 +63,12 @@ class Calls:
 
         self._api: Any = api
         if not api._authenticated:  # the import has tried it, and dropped the reason
-            api.authenticate()
+            try:
+                api.authenticate()
+            except SystemExit:
+                if source := _token_source():
+                    raise RefusedTokenError(source) from None
+                raise
 
     def credentials(self) -> set[str]:
         """Return the texts that must not leave this process."""
@@ -230,6 +239,17 @@ def _with_progress(upload: Callable[[], Any], folder: Path) -> Generator[dict[st
             if is_moving:
                 yield {"bytes": count}
         return future.result()
+
+
+def _token_source() -> str:
+    """Return the variable or the file that the client takes a token from; "" if there is none."""
+    with suppress(ImportError):  # a client that knows no such tokens
+        from kagglesdk.kaggle_env import get_access_token_from_env
+
+        token, source = get_access_token_from_env()
+        if token:
+            return "~/.kaggle/access_token" if source == "access_token" else str(source)
+    return ""
 
 
 def _write_items(items: Iterator[Any], write: Callable[[dict[str, Any]], None]) -> Any:

@@ -194,10 +194,17 @@ def download_verified(
 
 
 def require_usable(run: Path) -> None:
-    """Raise UsageError if the directory is that of a run which does not come from Kaggle, or has other files."""
+    """Raise UsageError if the directory is that of a run which was not begun on Kaggle, or has other files."""
     allowed = {"kaggle", "lock", ".lock"}
     names = {entry.name for entry in run.iterdir()} if run.is_dir() else set()
-    if names - allowed and not (run / "kaggle" / "chain.json").exists():
+    if (run / "kaggle" / "chain.json").exists():
+        return
+    if RunDirectory(run).plan_file.name in names:
+        raise UsageError(
+            f"{run} has a run that was not begun by shoestring kaggle start, which sends no checkpoints to Kaggle",
+            hint=f"go on with it here: shoestring train RECIPE --run {run}; or begin another run: --run runs/NAME",
+        )
+    if names - allowed:
         raise UsageError(
             f"{run} is not empty: {', '.join(sorted(names - allowed)[:5])}",
             hint="choose a new directory: --run runs/NAME",

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from shoestring.estimate.memory import MemoryPart
 from shoestring.hardware.catalog import Target
-from shoestring.report.wording import notable_settings, parameters_text
+from shoestring.report.wording import model_text, notable_settings
 from shoestring.streams import message_text, one_line
 from shoestring.trace.record import Facts
 from shoestring.units import bytes_text
@@ -25,7 +25,7 @@ def headline(recipe: str, target: Target, facts: Facts) -> Text:
         (one_line(recipe), "bold"),
         " on ",
         (target.name, "bold"),
-        f" ({device}) · {parameters_text(facts)}",
+        f" ({device}) · {model_text(facts)}",
     )
 
 

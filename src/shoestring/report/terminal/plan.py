@@ -16,7 +16,7 @@ from shoestring.plan.plan import Plan
 from shoestring.plan.proposals import Proposal
 from shoestring.plan.shares import gpus_of, samples_per_shard, shards_per_gpu
 from shoestring.report.terminal.elements import VERDICTS, bar, grid, memory_bars, settings_text
-from shoestring.report.wording import limit_text, memory_text, parameters_text
+from shoestring.report.wording import limit_text, memory_text, model_text
 from shoestring.settings import Settings
 from shoestring.streams import message_text, one_line
 from shoestring.units import bytes_text, plural, seconds_text
@@ -102,7 +102,7 @@ def _answer(plan: Plan, full: str) -> RenderableType:
     `full` is the way to print everything; empty if this is everything.
     """
     device = plan.target.device
-    place = f"{plan.target.name} ({device.title}, {bytes_text(device.memory_bytes)}; {parameters_text(plan.facts)})"
+    place = f"{plan.target.name} ({device.title}, {bytes_text(device.memory_bytes)}; {model_text(plan.facts)})"
     fits, style = ("fits", VERDICTS["fits"]) if plan.fits else ("does not fit", VERDICTS[plan.verdict])
     text = Text.assemble((one_line(plan.recipe), "bold"), " ", (fits, style), f" on {place}")
     if plan.fits:
@@ -168,6 +168,8 @@ def accumulation(plan: Plan) -> str:
     share = samples_per_shard(size, plan.settings)
     count = shards_per_gpu(plan.settings) * -(-share // (plan.settings.micro_batch or share))
     place = f" on each of {gpus} {'GPUs' if plan.target.gpus else 'processes'}" if gpus > 1 else ""
+    if gpus < plan.target.gpus:
+        place += f" on only one of the {plan.target.gpus} GPUs" if gpus == 1 else f" of the {plan.target.gpus}"
     return f"{plural(count, 'microbatch', 'microbatches')}{place} per update of {plural(size, 'sample')}"
 
 

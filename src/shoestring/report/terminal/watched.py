@@ -14,6 +14,7 @@ from shoestring.report.watch import sentences
 from shoestring.report.watch.sentences import number_text
 from shoestring.report.watch.view import View
 from shoestring.streams import one_line
+from shoestring.units import parameters_text
 
 _STYLES = {
     "running": "bold yellow",
@@ -104,6 +105,8 @@ def _loss(view: View, width: int) -> Iterator[RenderableType]:
 
 
 def _facts(view: View, width: int) -> Iterator[tuple[str, str]]:
+    if {"total", "trainable"} <= view.parameters.keys():
+        yield "model", parameters_text(view.parameters["total"], view.parameters["trainable"])
     for name in list(view.rewards)[:_MAX_REWARDS]:
         curve = view.reward_curves[name].columns(max(1, width - _LABELS - 16 - len(name)))
         yield "reward", f"{words(name)} {number_text(view.rewards[name])}  {sparkline(curve)}"

@@ -27,6 +27,8 @@ class Session:
     start: float
     end: float
     device: str = ""
+    parameters: dict[str, int] = field(default_factory=dict)
+    """`total` and `trainable`; empty in the record of an earlier version."""
     seconds: float | None = None
     """Its own measurement, which a killed session does not have."""
     status: str = ""
@@ -72,6 +74,7 @@ class Summary:
             case "session":
                 session.start -= number(event.get("startup_seconds")) or 0.0
                 session.device = str(event.get("device") or "")
+                session.parameters = {name: round(value) for name, value in numbers(event.get("parameters")).items()}
                 self.speed = Speed()
             case "stop":
                 session.seconds = number(event.get("seconds"))

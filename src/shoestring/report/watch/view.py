@@ -27,6 +27,8 @@ class View(Displayed):
     """The command that continues the run."""
     device: str
     """The device of the last session; empty if none has begun."""
+    parameters: dict[str, int]
+    """The numbers of the model's parameters, `total` and `trainable`; empty if no session has begun."""
     session: int
     """The number of the last session, which is also the number of sessions."""
     killed_sessions: int

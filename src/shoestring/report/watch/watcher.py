@@ -92,6 +92,7 @@ def _view(
         reason="" if is_training else str(state.get("reason") or ""),
         next=str(state.get("next") or ""),
         device=sessions[-1].device if sessions else "",
+        parameters=sessions[-1].parameters if sessions else {},
         session=len(sessions),
         killed_sessions=sum(not session.status for session in sessions[:-1]) + (current_status == "killed"),
         update=update,
