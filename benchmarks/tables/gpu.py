@@ -14,6 +14,7 @@ from benchmarks.tables.accuracy import whole_run_table
 from benchmarks.tables.markdown import Result, Row, percent, table
 
 from shoestring.packages.tested import TESTED
+from shoestring.units import plural
 
 NOT_MEASURED = "not measured yet"
 
@@ -176,7 +177,9 @@ def _errors(part: str, measured: str, estimate: str, what: str) -> str:
     for result in results():
         errors = [abs(row[estimate] / row[measured] - 1) for row in rows_of(result, part) if row[measured]]
         if errors:
-            text = f"median error {percent(median(errors))} {what} in {len(errors)} cases on an {_short(result)}"
+            text = (
+                f"median error {percent(median(errors))} {what} in {plural(len(errors), 'case')} on an {_short(result)}"
+            )
             texts.append(text)
     return "; ".join(texts) or NOT_MEASURED
 

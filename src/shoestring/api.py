@@ -277,7 +277,8 @@ def train(
     run keeps its options; other settings, versions or hardware need `allow_inexact`. If `on` is a target with a GPU and
     this machine has none, a new run is refused unless `allow_cpu`. `log` has names of logs, such as
     "tensorboard", which are written below `run/logs` while it trains, and in later sessions as well. Each checkpoint
-    is copied to the folder or URL `backup` in the background, and a run that is not in `run` begins from `from_url`.
+    is copied to the folder or URL `backup` in the background, and a run that is not in `run` begins from the
+    newest copy in `from_url`; if there is none, and it is the place of `backup`, the run begins anew.
     Before a new run the plan is measured, as `plan` does with `probe`; the run's bits do not depend on it.
 
     In the kernel of a notebook, a recipe that is named is trained by a child process, and the cell shows the run.

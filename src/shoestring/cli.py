@@ -328,7 +328,12 @@ def train(
     ] = None,
     from_url: Annotated[
         str | None,
-        typer.Option("--from", metavar="URL", help="If DIR has no run, begin from the newest copy of a --backup."),
+        typer.Option(
+            "--from",
+            metavar="URL",
+            help="If DIR has no run, begin from the newest copy of a --backup. If there is none, and URL is that of "
+            "--backup, a new run begins.",
+        ),
     ] = None,
     probe: Probe = None,
     as_json: Json = False,

@@ -133,7 +133,7 @@ def test_processes_continue_bit_for_bit(tmp_path):
     assert torch.equal(results[0][2], results[1][2])
 
     copies = tmp_path / "copies"
-    statuses, stopped = train_in_ranks(run, act=terminate, act_at=6, backup=copies)
+    statuses, stopped = train_in_ranks(run, act=terminate, act_at=6, from_url=copies, backup=copies)
     assert (statuses, [(ended, updates) for ended, updates, _ in stopped]) == ([0, 0], [("SIGTERM", 3)] * 2)
     assert state(run) == ("paused", 3)
     shutil.rmtree(run)

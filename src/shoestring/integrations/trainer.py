@@ -147,8 +147,9 @@ def surviving(
     arguments bit for bit, and with others only if `allow_inexact`. None means no limit.
 
     Each checkpoint is copied to the folder or URL `backup` in the background, and the end of the context waits for the
-    last copy, as `shoestring.train` does. If there is no run in `run`, the newest copy in `from_url` is restored first;
-    a session that has to stop meanwhile raises SystemExit(0).
+    last copy, as `shoestring.train` does. If there is no run in `run`, the newest copy in `from_url` is restored first,
+    or training begins if there is none and `from_url` is the place of `backup`. A session that has to stop meanwhile
+    raises SystemExit(0).
 
     If the session stops before the end of training, `train()` raises SystemExit(0) after the state is saved, so that
     the rest of the script does not take the model for a trained one. With `exit_when_paused=False` it returns; `ended`
@@ -221,7 +222,7 @@ def _opened(
     for name, url in places.items():
         require_elsewhere(directory, url, name)
     if places["from_url"] is not None:
-        restoring(directory, places["from_url"], stop.check, "from_url")
+        restoring(directory, places["from_url"], stop.check, "from_url", backup=places["backup"])
     directory.create()
     with directory.locked():
         if directory.plan() is None:

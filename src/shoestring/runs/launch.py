@@ -135,7 +135,7 @@ def _require_backup(request: LaunchRequest) -> None:
 def _restore(directory: RunDirectory, request: LaunchRequest, stop: Stop) -> None:
     """Restore the run from its copies, if they are named and the directory has no run. Raises SessionOver."""
     if request.from_url is not None:
-        restoring(directory, request.from_url, stop.check)
+        restoring(directory, request.from_url, stop.check, backup=request.backup)
 
 
 def _copying(directory: RunDirectory, request: LaunchRequest, stop: Stop) -> AbstractContextManager[None]:

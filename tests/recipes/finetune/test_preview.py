@@ -32,7 +32,7 @@ def test_a_sample_is_shown_as_the_model_receives_it() -> None:
     assert facts["rows"] == "3"
     assert facts["rows in which nothing is learned"] == "1"
     lost = samples[2].full_length - 100
-    assert facts["rows cut at seq_len=100"] == f"1 (33%), {lost} tokens lost"
+    assert facts["rows cut at seq_len=100"] == f"1 (33%), {lost} tokens lost: chats.jsonl, line 3"
 
 
 def test_the_text_marks_learned_tokens_without_color() -> None:

@@ -81,6 +81,14 @@ def test_no_copy_is_an_error(tmp_path):
         restore(tmp_path / "new", parse_url(str(tmp_path / "nothing"), "--from"))
 
 
+def test_an_empty_place_of_the_backup_begins_the_run(tmp_path):
+    empty, unmounted = tmp_path / "copies", tmp_path / "drive" / "copies"
+    assert restore(tmp_path / "new", parse_url(str(empty), "--from"), is_backup=True).endswith("the run begins")
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(UsageError, match=f"the folder {unmounted.parent} does not exist"):
+        restore(tmp_path / "new", parse_url(str(unmounted), "--from"), is_backup=True)
+
+
 HOSTILE = {
     "above the directory": {"../outside": 4},
     "absolute": {"/tmp/outside": 4},

@@ -33,6 +33,8 @@ class Inspection:
     rows: int
     cut: int
     """Rows that are longer than `seq_len`."""
+    cut_places: str
+    """Where the first of them are in the data, and how many more there are."""
     tokens_lost: int
     """Tokens that were cut off."""
     tokens: int
@@ -75,6 +77,7 @@ def inspect(samples: Sequence[Sample] | Sequence[PairSample], renderer: Renderer
     return Inspection(
         rows=len(parts),
         cut=sum(cut),
+        cut_places=_places([row.place for row, is_cut in zip(rows, cut, strict=True) if is_cut]),
         tokens_lost=lost,
         tokens=tokens,
         loss_tokens=sum(int(part.loss_mask.sum()) for part in flat),
@@ -157,14 +160,19 @@ def _applied_twice(renderer: Renderer, rows: Sequence[Row]) -> str | None:
     marked_rows = [(row.place, markup) for row in rows if (markup := renderer.misplaced_markup(row))]
     if not marked_rows:
         return None
-    places = ", ".join(f"{place} ({markup})" for place, markup in marked_rows[:_MOST_PLACES])
-    unlisted = len(marked_rows) - _MOST_PLACES
-    places += f", and {count_text(unlisted)} more" if unlisted > 0 else ""
+    places = _places([f"{place} ({markup})" for place, markup in marked_rows])
     return (
         f"a chat template would be applied twice in {plural(len(marked_rows), 'row')}, whose messages contain its "
         f"markup: {places}; remove it from the messages, or give "
         "conversations that are rendered already as text"
     )
+
+
+def _places(places: Sequence[str]) -> str:
+    """Return the first places as text, with the number of the others."""
+    unlisted = len(places) - _MOST_PLACES
+    more = f", and {count_text(unlisted)} more" if unlisted > 0 else ""
+    return f"{', '.join(places[:_MOST_PLACES])}{more}"
 
 
 def _notes(

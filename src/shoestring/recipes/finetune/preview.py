@@ -109,7 +109,7 @@ def _facts(inspection: Inspection, renderer: Renderer) -> Iterator[tuple[str, st
     yield "tokens", f"{count_text(inspection.tokens)}, {count_text(inspection.longest)} in the longest row"
     yield "learned tokens", f"{count_text(inspection.loss_tokens)} ({inspection.loss_share:.0%})"
     yield "rows that teach to stop", count_text(inspection.stopping)
-    lost = f", {plural(inspection.tokens_lost, 'token')} lost" if inspection.tokens_lost else ""
+    lost = f", {plural(inspection.tokens_lost, 'token')} lost: {inspection.cut_places}" if inspection.cut else ""
     yield f"rows cut at seq_len={renderer.seq_len}", f"{count_text(inspection.cut)} ({inspection.cut_share:.0%}){lost}"
     if inspection.unlearnable:
         yield "rows in which nothing is learned", count_text(inspection.unlearnable)

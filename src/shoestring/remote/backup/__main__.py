@@ -2,6 +2,7 @@
 
     python -m shoestring.remote.backup copy DIR URL RUN_ID
     python -m shoestring.remote.backup restore DIR URL OPTION
+    python -m shoestring.remote.backup restore_or_begin DIR URL OPTION
 
 It answers with lines of JSON on its standard output (`conversation`). Its standard input is the life of the session: a
 line `end SECONDS` ends it within this time, and without such a line the process ends at once.
@@ -29,8 +30,9 @@ def main(verb: str, path: str, url: str, run_id_or_option: str) -> None:
         signal.signal(number, signal.SIG_IGN)  # of the terminal, for the run: it ends this process
     life = Life()
     try:
-        if verb == "restore":
-            send(restored=restore(Path(path), parse_url(url, run_id_or_option)))
+        if verb != "copy":
+            location = parse_url(url, run_id_or_option)
+            send(restored=restore(Path(path), location, is_backup=verb == "restore_or_begin"))
         else:
             with suppress(OSError):
                 os.nice(_NICENESS)

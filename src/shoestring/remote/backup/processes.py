@@ -79,14 +79,18 @@ def copying(run: RunDirectory, url: str | None, stop: Stop, option: str = "--bac
         _end(process, max(_LEAST_SECONDS, seconds), location.url, stop)
 
 
-def restoring(run: RunDirectory, url: str, should_stop: Callable[[], object], option: str = "--from") -> None:
+def restoring(
+    run: RunDirectory, url: str, should_stop: Callable[[], object], option: str = "--from", *, backup: str | None = None
+) -> None:
     """Restore the run from `url`, if it has no run yet, in a process of its own. `should_stop` may raise.
-    `option` is the name of `url` in messages.
+    `option` is the name of `url` in messages. If `backup`, where the run is copied to, is the same place, it may be
+    empty.
 
     Raises UsageError and RunError as `restore` does.
     """
     location = parse_url(url, option)
-    command = [*_COMMAND, "restore", str(run.path.absolute()), location.url, option]
+    verb = "restore_or_begin" if backup is not None and parse_url(backup) == location else "restore"
+    command = [*_COMMAND, verb, str(run.path.absolute()), location.url, option]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout

@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
@@ -35,8 +36,10 @@ _WITHOUT_RUN = {"lock", "planning.jsonl", "state.json"}
 """What the directory of a run that has no plan may have."""
 
 
-def restore(run: Path, location: Location) -> str:
+def restore(run: Path, location: Location, *, is_backup: bool = False) -> str:
     """Restore the newest copy that verifies into `run`, if there is no run yet. Returns a message for the person.
+
+    `is_backup`: the run is also copied to `location`, which may be empty: then the run begins.
 
     Raises UsageError if there are no copies, or if `run` has another run or one that is not as far. Raises RunError if
     no copy is intact or there is no space.
@@ -54,24 +57,37 @@ def restore(run: Path, location: Location) -> str:
                 f"{location.option} {location.url} cannot be read: {redacted(str(error) or type(error).__name__)}",
                 hint="check the URL, the network and the credentials in the environment, then train again",
             ) from error
-        return _restore(run, store, names, location)
+        return _restore(run, store, names, location, is_backup=is_backup)
 
 
-def _restore(run: Path, store: Store, names: list[CommitName], location: Location) -> str:
+def _restore(run: Path, store: Store, names: list[CommitName], location: Location, *, is_backup: bool) -> str:
     directory = RunDirectory(run)
     directory.refuse_links()
     if directory.plan_file.exists():
         return _compare(directory, store, names, location)
+    if not names and is_backup:
+        _require_parent(location)
+        return f"{location.url} has no copy of a run yet: the run begins"
     if not names:
         raise UsageError(
             f"{location.option} {location.url}: there is no complete copy of a run",
-            hint=f"check the URL; to start a new run, leave out {location.option}",
+            hint=f"check the URL; to start a new run, leave out {location.option}, or give the same URL as the backup",
         )
     _require_empty(run)
     with explaining(f"{run} could not be restored", ", then train again"):
         commit, notes = _restore_newest(run, store, names, location)
     write_messages(*(f"note: {note}" for note in notes))
     return f"restored update {commit.update} from {location.url}: {len(commit.files)} files, {bytes_text(commit.bytes)}"
+
+
+def _require_parent(location: Location) -> None:
+    """Raise UsageError for a folder in one that does not exist: a disk that is not mounted is not an empty place."""
+    parent = Path(location.path).parent
+    if location.scheme == "file" and not parent.is_dir():
+        raise UsageError(
+            f"{location.option} {location.url}: the folder {parent} does not exist",
+            hint=f"mount the disk that it is on, or create it: mkdir -p {shlex.quote(str(parent))}",
+        )
 
 
 def _compare(run: RunDirectory, store: Store, names: list[CommitName], location: Location) -> str:
