@@ -203,7 +203,9 @@ def make_trial(plan, *, peak_bytes=20 * MIB, seconds=(9.0, 0.1, 0.1, 0.1), loss=
 def test_more_memory_than_predicted_is_a_warning(kind, peak_bytes, status):
     finding = findings_by_name(make_trial(make_plan(kind=kind), peak_bytes=peak_bytes))["memory"]
     assert finding.status == status
-    assert f"ratio {peak_bytes / (20 * MIB):.2f}" in finding.message
+    ratio = f"ratio {peak_bytes / (20 * MIB):.2f}"
+    is_small = kind == "cpu" and status == "pass"  # less memory than what belongs to no tensor
+    assert ("too small to compare" if is_small else ratio) in finding.message
 
 
 def test_modules_of_a_trainer_are_no_tensors():

@@ -234,14 +234,15 @@ def _check_memory(trial: Trial) -> Finding:
     tolerance = 0
     if _is_on_cpu(trial):
         tolerance = _TRAINER_BYTES if trial.loaded.parts.trainer else _NON_TENSOR_BYTES
+    is_too_much = measured_bytes > high + tolerance
     # The ratio of a small model's process would be one of what belongs to no tensor.
-    ratio = _ratio_text(measured_bytes, predicted) if predicted > tolerance else ""
+    ratio = _ratio_text(measured_bytes, predicted) if is_too_much or predicted > tolerance else ""
     message += f", predicted {bytes_text(predicted)} ({bytes_text(low)} to {bytes_text(high)}){ratio}"
     if tolerance:
         message += f"; up to {bytes_text(tolerance)} of it may not belong to tensors"
     if not ratio:
         message += ", so the model is too small to compare its memory"
-    if measured_bytes > high + tolerance:
+    if is_too_much:
         hint = "leave a margin (a smaller micro_batch), and please report that the prediction was too low"
         return warned("memory", message, hint)
     return passed("memory", message)

@@ -122,7 +122,8 @@ def read_light(folder: Path, model: nn.Module) -> LoadedWeights:
     if peft_model:
         from peft import set_peft_model_state_dict
 
-        set_peft_model_state_dict(peft_model, saved)
+        with _without_tensor_parallelism():
+            set_peft_model_state_dict(peft_model, saved)
     else:
         model.load_state_dict(_restore_tied_names(saved, model), strict=True)
     return LoadedWeights(facts=facts, verified=verified)
@@ -204,6 +205,27 @@ def _without_requests(peft_model: Any) -> Iterator[None]:
         yield
     finally:
         config.base_model_name_or_path = name
+
+
+@contextmanager
+def _without_tensor_parallelism() -> Iterator[None]:
+    """Let peft not look for adapters of a tensor-parallel model, of which there are none here.
+
+    As soon as torch.distributed is initialized, peft 0.19 imports names for it that transformers has since 5.1 only:
+    with transformers 5.0, as on Kaggle's image of August 2026, processes that train together could not load adapters.
+    """
+    from peft.utils import save_and_load
+
+    name = "_maybe_shard_state_dict_for_tp"
+    original = getattr(save_and_load, name, None)
+    if original is None:
+        yield
+        return
+    setattr(save_and_load, name, lambda *_: None)
+    try:
+        yield
+    finally:
+        setattr(save_and_load, name, original)
 
 
 def _rounded_dtypes(weights: Mapping[str, Tensor], model: nn.Module, dtype: torch.dtype) -> dict[str, torch.dtype]:

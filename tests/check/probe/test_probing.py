@@ -172,7 +172,7 @@ def test_probe_ends_with_its_parent(load_recipe, tmp_path):
 def test_slow_updates_are_measured_with_fewer_samples(load_recipe, here):
     loaded = load_recipe()
     measured = probe(loaded, make_fake_plan(loaded, seconds=15.0, micro_batch=2))
-    assert measured.notes == ("the updates had 2 of 8 samples, and the times are scaled to all",)
+    assert measured.notes == ("the updates had 2 samples, and the times are scaled to 8",)
     assert measured.micro_batch == 2
     assert measured.update_seconds == pytest.approx(4 * 0.001, abs=1.0)
 
@@ -188,6 +188,14 @@ def test_a_share_of_several_processes_is_measured_in_one(load_recipe, here):
     measured = probe(loaded, make_fake_plan(loaded, gpus=2, logical_shards=2, micro_batch=4))
     assert measured.notes == ("one process made the share of one of 2, without exchanging gradients",)
     assert measured.processes == 1 and measured.update_seconds > 0
+
+
+def test_a_share_that_the_options_forbid_is_measured_with_more_samples():
+    """Two GPUs share a group of four completions; a probe in one process makes all of them."""
+    loaded, _ = choose("chart", {"size": "tiny", "effective_batch": 4, "generations": 4})
+    assert probing._with_batch(loaded, 2) is loaded
+    larger = loaded.replace(effective_batch=16)
+    assert [probing._with_batch(larger, samples).effective_batch for samples in (1, 4, 5, 16)] == [4, 4, 8, 16]
 
 
 def test_stages_of_the_loss_take_turns_although_the_run_has_them_one_after_the_other(load_recipe, here):

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from shoestring.recipes.finetune.inspection import inspect
 from shoestring.recipes.finetune.preview import LEGEND, Segment, describe, preview, preview_text
 from shoestring.recipes.finetune.rendering import Renderer
@@ -13,7 +15,8 @@ def chat(question: str, answer: str) -> Conversation:
 
 def test_a_sample_is_shown_as_the_model_receives_it() -> None:
     renderer = Renderer(make_tokenizer(), seq_len=100)
-    rows = [chat("Hello", "é 😀\nThat is all."), chat("Hello", "Hello"), chat("hello! " * 120, "Hello")]
+    rows = [chat("Hello", "é 😀\nThat is all."), chat("Hello", "Hello")]
+    rows.append(replace(chat("hello! " * 120, "Hello"), place="chats.jsonl, line 3"))
     samples = renderer.render_all(rows)
     inspection = inspect(samples, renderer, rows)
     shown = preview(Samples(samples, rows), inspection, renderer)

@@ -5,6 +5,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from shoestring.check.child import run_child
 from shoestring.check.memory import read_status
 from shoestring.check.probe.enough import LEAST_UPDATES
 from shoestring.check.probe.result import measurement
+from shoestring.errors import UsageError
 from shoestring.hardware import targets
 from shoestring.plan.measured_plan import MEASURED, describe, with_measurement
 from shoestring.plan.measurement import Measurement
@@ -24,7 +26,7 @@ from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.streams import write_messages
 from shoestring.techniques.expandable_segments import expandable_segments
-from shoestring.units import MIB, seconds_text
+from shoestring.units import MIB, plural, seconds_text
 
 MOST_SECONDS, MOST_SHARE = 30.0, 0.02
 """A probe takes at most so many seconds, or this share of the run if that is more."""
@@ -151,9 +153,8 @@ def probe(
     if (gpus := gpus_of(plan.settings)) > 1:
         notes.append(f"one process made the share of one of {gpus}, without exchanging gradients")
     if result.scale != 1.0:
-        notes.append(
-            f"the updates had {result.samples} of {loaded.effective_batch} samples, and the times are scaled to all"
-        )
+        share = round(result.scale * result.samples)
+        notes.append(f"the updates had {plural(result.samples, 'sample')}, and the times are scaled to {share}")
     measured = measurement(
         result.stages, exit_reason=result.exit_reason, device=plan.target.device.title, scale=result.scale
     )
@@ -172,9 +173,8 @@ def run_probe(
 ) -> Probe:
     """Run the child process of a probe for at most `seconds`; `is_check`: it also makes the comparisons of a check."""
     share = samples_per_gpu(loaded.effective_batch, plan.settings)
-    samples = min(share, _affordable_samples(plan, loaded, seconds))
-    if samples < loaded.effective_batch:
-        loaded = loaded.replace(effective_batch=samples)
+    loaded = _with_batch(loaded, min(share, _affordable_samples(plan, loaded, seconds)))
+    samples = loaded.effective_batch
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="shoestring-probe-") as folder:
         request = {
@@ -202,6 +202,14 @@ def run_probe(
         scale=share / samples,
         seconds=time.monotonic() - started,
     )
+
+
+def _with_batch(loaded: LoadedRecipe, samples: int) -> LoadedRecipe:
+    """Return the recipe with the smallest effective batch of at least so many samples that its options allow."""
+    for effective_batch in range(samples, loaded.effective_batch):
+        with suppress(UsageError):  # such as a group of completions that it would divide
+            return loaded.replace(effective_batch=effective_batch)
+    return loaded
 
 
 def _affordable_samples(plan: Plan, loaded: LoadedRecipe, seconds: float) -> int:
