@@ -5,7 +5,6 @@ run that finished or paused, 1 if a run or a check failed, 2 for invalid usage.
 """
 
 import importlib
-import logging
 import os
 import sys
 from collections.abc import Callable
@@ -38,6 +37,7 @@ from shoestring.cli_options import (
 )
 from shoestring.cli_output import print_answer, show_progress, show_seconds_left, status_of
 from shoestring.errors import UsageError
+from shoestring.packages.quiet import quiet_bitsandbytes
 from shoestring.units import parse_bytes, parse_seconds, parse_until
 from shoestring.version import __version__
 
@@ -637,8 +637,7 @@ app.add_typer(cli_kaggle.app, name="kaggle")
 
 def main() -> None:
     """Run the command line and exit. An error is printed as its message and hint on stderr, without a traceback."""
-    # On some CPUs, bitsandbytes warns at every import that it has not fetched a kernel from the hub.
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    quiet_bitsandbytes()
     with streams.usable():
         if os.environ.get(completion.VARIABLE) == "complete_bash":
             completion.complete_in_bash(app, os.environ)

@@ -44,6 +44,7 @@ from shoestring.integrations.processes import joined, leaving_after_lost_peer
 from shoestring.integrations.session import TrainerSession
 from shoestring.integrations.splitting import make_splitting_class
 from shoestring.integrations.state import LibraryState
+from shoestring.packages.quiet import quiet_bitsandbytes
 from shoestring.remote.backup.processes import copying, require_elsewhere, restoring
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stop import SessionOver, Stop, session
@@ -158,6 +159,7 @@ def surviving(
     Raises UsageError if another process holds the lock, if the directory contains something else, or if `backup` or
     `from_url` has copies of another run. Raises RunError if no copy in `from_url` can be restored.
     """
+    quiet_bitsandbytes()
     directory = RunDirectory(Path(run))
     settings = Settings(save_every_seconds=save_every_seconds, keep_checkpoints=keep_checkpoints)
     with joined() as ranks, session(limit_seconds) as stop, ExitStack() as contexts:

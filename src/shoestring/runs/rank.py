@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from shoestring import failures
 from shoestring.errors import ShoestringError
+from shoestring.packages.quiet import quiet_bitsandbytes
 from shoestring.processes import exit_with_parent, started_at
 from shoestring.session.rank_channel import RankChannel
 from shoestring.session.signals import StopSignals
@@ -23,6 +24,7 @@ from shoestring.streams import SilentStream, usable
 
 def main() -> NoReturn:
     """Train and leave, with the status of a command that trains in one process."""
+    quiet_bitsandbytes()
     channel = RankChannel()
     channel.start_heartbeats()
     exit_with_parent(channel.job["agent"])

@@ -13,7 +13,6 @@ import dataclasses
 import faulthandler
 import gc
 import json
-import logging
 import os
 import signal
 import sys
@@ -23,6 +22,7 @@ from typing import Any, NamedTuple, TextIO
 
 from shoestring.errors import ShoestringError
 from shoestring.packages.broken import usable_libraries
+from shoestring.packages.quiet import quiet_bitsandbytes
 from shoestring.processes import exit_with_parent
 from shoestring.recipe.finding import load
 from shoestring.recipe.losses import losses_by_stage
@@ -46,7 +46,7 @@ def serve(descriptors: Sequence[int], loaded: LoadedRecipe | None = None) -> Non
     # faulthandler is enabled anew: other code may have replaced its signal handlers (as Lightning's trainer does).
     faulthandler.disable()
     faulthandler.enable(2)
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # as in cli.main
+    quiet_bitsandbytes()
     # The events of a trace, which have no cycles, would make the collector visit all objects again and again. The
     # parent may have paused it altogether, but a recipe's tensors may be in cycles.
     gc.set_threshold(_OBJECTS_PER_COLLECTION)
