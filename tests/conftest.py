@@ -6,7 +6,7 @@ import pytest
 import setuptools  # noqa: F401  # torch's compiler imports it, which has failed after tests that change how modules are found
 import torch
 
-from shoestring import cli
+from shoestring.cli import commands
 
 
 def pytest_collection_finish():
@@ -62,7 +62,7 @@ def run_command(monkeypatch, capsys):
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["shoestring", *map(str, arguments)])
         with pytest.raises(SystemExit) as exit_info:
-            cli.main()
+            commands.main()
         output = capsys.readouterr()
         return exit_info.value.code or 0, output.out, output.err
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shoestring.packages import requirements
+from shoestring.base.packages import requirements
 
 
 def hide(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:

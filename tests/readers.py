@@ -16,6 +16,8 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
+from shoestring.base.errors import ShoestringError
+from shoestring.base.reading import read_bytes
 from shoestring.check.run_lock import inspect_lock
 from shoestring.checkpoint.files import sha256, with_digest
 from shoestring.checkpoint.foreign import check_weights, load_foreign
@@ -26,7 +28,6 @@ from shoestring.data.staging import _read_record
 from shoestring.engine.environment import require_same
 from shoestring.engine.precision import mixed_precision
 from shoestring.engine.state import TrainingState
-from shoestring.errors import ShoestringError
 from shoestring.estimate.span import Span
 from shoestring.estimate.time import update_seconds
 from shoestring.hardware.cpu_rates import read_cached
@@ -35,7 +36,6 @@ from shoestring.hardware.targets import find
 from shoestring.monitor import events
 from shoestring.monitor.time_breakdown import compute_breakdown
 from shoestring.plan.sessions import Work
-from shoestring.reading import read_bytes
 from shoestring.recipes.chart import adapters, prediction
 from shoestring.recipes.chart import data as chart
 from shoestring.recipes.chart.presentation import Presentation

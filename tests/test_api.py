@@ -7,8 +7,9 @@ import time
 import pytest
 
 import shoestring
-from shoestring import api, cli
-from shoestring.errors import UsageError
+from shoestring import api
+from shoestring.base.errors import UsageError
+from shoestring.cli.commands import app
 from shoestring.estimate.calibration import Calibration
 from shoestring.estimate.spread import Spread
 from tests.mine import Mine
@@ -20,7 +21,7 @@ _OF_THE_COMMAND_ALONE = {"as_json", "full", "purpose", "config_file", "once", "m
 `plan --by` is `by_seconds` of `api.compare`."""
 
 
-@pytest.mark.parametrize("command", cli.app.registered_commands, ids=lambda command: command.callback.__name__)
+@pytest.mark.parametrize("command", app.registered_commands, ids=lambda command: command.callback.__name__)
 def test_options_are_arguments_of_the_function(command):
     options = inspect.signature(command.callback).parameters.keys() - _OF_THE_COMMAND_ALONE
     verb = getattr(api, command.callback.__name__)

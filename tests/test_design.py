@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from docs.generate.packages import layers
 
-from shoestring import cli
+from shoestring.cli.commands import app
 
 ROOT = Path(__file__).parents[1]
 DESIGN = (ROOT / "docs" / "design.md").read_text()
@@ -46,7 +46,7 @@ def test_call_stack_of_an_update(tmp_path, monkeypatch):
     recipe = tmp_path / "mine.py"
     recipe.write_text(RECIPE)
     monkeypatch.setattr(sys, "argv", ["shoestring", "train", str(recipe), "--run", str(tmp_path / "run"), "--json"])
-    cli.app(standalone_mode=False)
+    app(standalone_mode=False)
     calls = [call for call in json.loads((tmp_path / "calls.json").read_text()) if call.startswith("shoestring.")]
     section = DESIGN.partition("## One update, from the command line to backward")[2].partition("\n## ")[0]
     described = re.findall(r"^\d+\. `(shoestring\.[^`]+)`", section, re.MULTILINE)

@@ -14,9 +14,9 @@ import torch
 
 import shoestring
 import shoestring.pieces
-from shoestring import errors
+from shoestring.base import errors
+from shoestring.base.renamed import ARGUMENTS
 from shoestring.integrations.trainer import surviving
-from shoestring.renamed import ARGUMENTS
 
 FUNCTION = object()
 """A default value that is any function."""

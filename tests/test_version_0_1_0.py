@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load_file
 
 import shoestring
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from tests.fixtures.version_0_1_0.make import digest
 
 FIXTURE = Path(__file__).parent / "fixtures" / "version_0_1_0"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shoestring import cli
+from shoestring.cli.commands import app
 
 FINISHED = Path(__file__).parent / "fixtures" / "version_0_1_0" / "finished"
 HIDING = """
@@ -102,7 +102,7 @@ def test_commands_that_need_torch_are_one_error(run, command):
 
 def test_every_command_is_in_one_of_the_lists():
     tested = {command.split()[0] for command in (*NEEDING_TORCH, *NOT_NEEDING_TORCH)}
-    commands = {command.callback.__name__ for command in cli.app.registered_commands}
+    commands = {command.callback.__name__ for command in app.registered_commands}
     assert commands <= tested
 
 

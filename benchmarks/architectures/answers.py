@@ -21,7 +21,7 @@ import torch
 import transformers
 
 from shoestring.api import estimate
-from shoestring.errors import ShoestringError
+from shoestring.base.errors import ShoestringError
 
 RESULTS = Path(__file__).parents[1] / "results"
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from shoestring.config import parse_pairs
+from shoestring.base.config import parse_pairs
+from shoestring.base.settings import Settings
 from shoestring.recipe.finding import choose
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.settings import Settings
 
 ONE, TWO = "kaggle-t4", "kaggle-t4x2"
 A100S = ("a100-40", "a100-80")

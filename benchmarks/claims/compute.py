@@ -17,13 +17,13 @@ from typing import Any
 from benchmarks.catalogue import ROOT
 from benchmarks.claims.cases import Case
 
-from shoestring import config
+from shoestring.base import config
+from shoestring.base.settings import Settings
 from shoestring.hardware.targets import find
 from shoestring.plan.estimate import Estimate, make_estimate
 from shoestring.plan.plan import Plan, plan_with
 from shoestring.plan.weight_type import with_weight_type
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.settings import Settings
 from shoestring.trace import Facts, StoredTraces, Trace, Tracer
 
 Values = dict[str, dict[str, Any]]

@@ -57,6 +57,7 @@ def contend(question: dict[str, Any]) -> None:
     """Make updates as the lines of standard input ask; answer with their seconds, faults, memory and bits."""
     import torch
 
+    from shoestring.base.settings import Settings
     from shoestring.check.attempts import make_update
     from shoestring.check.memory import read_status
     from shoestring.data.loading import Loader
@@ -65,7 +66,6 @@ def contend(question: dict[str, Any]) -> None:
     from shoestring.engine.state import build
     from shoestring.recipe.finding import load
     from shoestring.recipe.losses import losses_by_stage
-    from shoestring.settings import Settings
 
     # As early as a training process could do it: after its imports.
     if question["policy"]:

@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 
+from shoestring.base.settings import Settings
 from shoestring.data.loading import Loader
 from shoestring.data.order import DataOrder
 from shoestring.data.seeding import derive, seed_all
 from shoestring.engine.determinism import deterministic
 from shoestring.engine.state import build
 from shoestring.recipe.finding import find
-from shoestring.settings import Settings
 
 CPU = torch.device("cpu")
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from shoestring.base.settings import Settings
 from shoestring.recipe.finding import load
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)

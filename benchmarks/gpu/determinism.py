@@ -32,13 +32,13 @@ from benchmarks.gpu.cases import Case
 from benchmarks.gpu.measure import MAX_OVERFLOWS
 from torch import Tensor
 
+from shoestring.base.errors import RunError
 from shoestring.data.batches import to_device
 from shoestring.data.seeding import seed_all
 from shoestring.engine import determinism
 from shoestring.engine.determinism import deterministic
 from shoestring.engine.state import build
 from shoestring.engine.update import add_gradients, update
-from shoestring.errors import RunError
 
 REPETITIONS = 6
 _MIN_SECONDS = 15

@@ -17,9 +17,9 @@ from typing import Any
 
 from benchmarks.gpu.cases import Case, cases, tiny
 
+from shoestring.base.units import GIB
 from shoestring.hardware import probe
 from shoestring.hardware.catalog import DEVICES, Device
-from shoestring.units import GIB
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"

@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from benchmarks.gpu.cases import Case
 
+from shoestring.base.errors import RunError
 from shoestring.data.batches import to_device
 from shoestring.engine.determinism import deterministic
 from shoestring.engine.state import build
 from shoestring.engine.update import update
-from shoestring.errors import RunError
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
 

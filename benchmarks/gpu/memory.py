@@ -25,7 +25,7 @@ from benchmarks.gpu import harness
 from benchmarks.gpu.cases import Case
 from benchmarks.gpu.harness import MIN_CASE_SECONDS, T4
 
-from shoestring.errors import ShoestringError
+from shoestring.base.errors import ShoestringError
 from shoestring.estimate.memory import memory
 from shoestring.hardware.catalog import Device
 from shoestring.trace import Tracer

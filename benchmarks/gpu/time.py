@@ -24,8 +24,8 @@ from benchmarks.gpu import harness
 from benchmarks.gpu.cases import Case
 from benchmarks.gpu.harness import MIN_CASE_SECONDS
 
+from shoestring.base.errors import ShoestringError
 from shoestring.check.rates.grid import GPU
-from shoestring.errors import ShoestringError
 from shoestring.estimate.time import Seconds, update_seconds
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Device

@@ -28,8 +28,8 @@ sys.path.insert(0, str(ROOT))
 from tests.loopback_kaggle import Loopback  # noqa: E402
 from tests.loopback_kaggle.machine import Machine  # noqa: E402
 
+from shoestring.base.packages.requirements import required  # noqa: E402
 from shoestring.hardware.images import IMAGES, image_answer  # noqa: E402
-from shoestring.packages.requirements import required  # noqa: E402
 from shoestring.recipe.finding import choose  # noqa: E402
 from shoestring.recipe.requirements import required_extras  # noqa: E402
 

@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from shoestring.errors import ShoestringError
+from shoestring.base.errors import ShoestringError
 from shoestring.remote.kaggle.chain import run_chain
 from shoestring.remote.kaggle.chain_file import ChainState
 from shoestring.remote.kaggle.client import Client

@@ -27,7 +27,7 @@ if __package__ in (None, ""):
 from benchmarks.memory import lora, score
 from benchmarks.memory.cases import Row, configuration, number
 
-from shoestring.units import MIB
+from shoestring.base.units import MIB
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,12 +20,12 @@ if __package__ in (None, ""):
 
 from benchmarks.memory import score
 
+from shoestring.base.settings import Settings
+from shoestring.base.units import bytes_text
 from shoestring.estimate.memory import memory
 from shoestring.hardware.catalog import DEVICES
 from shoestring.recipe.finding import load
-from shoestring.settings import Settings
 from shoestring.trace.tracer import Tracer
-from shoestring.units import bytes_text
 
 Way = Literal["engine", "transformers"]
 

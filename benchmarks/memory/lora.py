@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchmarks.memory.cases import Case, Row, Rows, configuration, number
 
+from shoestring.base.settings import Settings
 from shoestring.hardware.catalog import DEVICES
 from shoestring.recipe.options import Adaptation
 from shoestring.recipes.huggingface import HuggingFace, Options
-from shoestring.settings import Settings
 from shoestring.techniques import adapt
 
 if TYPE_CHECKING:

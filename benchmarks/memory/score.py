@@ -26,7 +26,7 @@ from benchmarks.memory import lora, train, xmem
 from benchmarks.memory.cases import Case, Row, Rows, number
 from benchmarks.percentiles import percentile
 
-from shoestring.errors import ShoestringError
+from shoestring.base.errors import ShoestringError
 from shoestring.estimate.memory import Breakdown, Range, memory
 from shoestring.recipe.finding import find
 from shoestring.trace.record import Trace

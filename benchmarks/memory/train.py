@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from benchmarks.memory import legacy, xmem
 from benchmarks.memory.cases import Case, Row, Rows, configuration, number
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Precision, Settings
 from shoestring.hardware.catalog import DEVICES
 from shoestring.recipes.huggingface.configuration import read
-from shoestring.settings import Precision, Settings
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

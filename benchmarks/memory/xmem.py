@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.memory.cases import Case, Row, Rows, configuration, number
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
 from shoestring.hardware.catalog import DEVICES, Device
-from shoestring.settings import Settings
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

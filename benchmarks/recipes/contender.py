@@ -17,6 +17,7 @@ from benchmarks.recipes.meter import Meter
 from torch import nn
 
 import shoestring
+from shoestring.base.settings import Settings
 from shoestring.checkpoint.light import load_light
 from shoestring.checkpoint.weights import newest
 from shoestring.data.seeding import derive, seed_all
@@ -28,7 +29,6 @@ from shoestring.recipe.parts import Parts
 from shoestring.recipe.subset import Subset
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stop import session
-from shoestring.settings import Settings
 from shoestring.train.evaluation import evaluate
 
 

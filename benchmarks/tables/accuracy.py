@@ -6,7 +6,7 @@ from statistics import median
 from benchmarks.percentiles import percentile
 from benchmarks.tables.markdown import Row, percent, read_result, table
 
-from shoestring.units import MIB
+from shoestring.base.units import MIB
 
 
 def _errors(rows: Sequence[Row]) -> list[float]:

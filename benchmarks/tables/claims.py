@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks.claims.cases import A100S, CASES, CHART_ROWS, LEGAL_ROWS, TWO
 from benchmarks.tables.markdown import Result, read_result, table
 
-from shoestring.units import seconds_text
+from shoestring.base.units import seconds_text
 
 _NOT_EXECUTED = "\n<!-- not executed: executed by benchmarks/claims/compute.py -->\n"
 """Behind an empty line, since the comments above a block change its execution."""

@@ -13,8 +13,8 @@ from benchmarks.gpu.summary import is_equal
 from benchmarks.tables.accuracy import whole_run_table
 from benchmarks.tables.markdown import Result, Row, percent, table
 
-from shoestring.packages.tested import TESTED
-from shoestring.units import plural
+from shoestring.base.packages.tested import TESTED
+from shoestring.base.units import plural
 
 NOT_MEASURED = "not measured yet"
 

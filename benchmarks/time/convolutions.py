@@ -29,9 +29,9 @@ if __package__ in (None, ""):
 
 from benchmarks.percentiles import percentile
 
+from shoestring.base.settings import Precision
 from shoestring.estimate.kernels import kernel_seconds
 from shoestring.estimate.rates import MEASURED_RATES, Rates
-from shoestring.settings import Precision
 from shoestring.trace.convolution import ConvolutionShape
 from shoestring.trace.record import Op
 

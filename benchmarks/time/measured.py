@@ -29,12 +29,12 @@ if __package__ in (None, ""):
 from benchmarks.gpu import harness
 from benchmarks.gpu.cases import Case
 
+from shoestring.base.settings import Settings
 from shoestring.check.rates.measure import measure_rates
 from shoestring.estimate.time import Seconds, update_seconds
 from shoestring.hardware.catalog import Device
 from shoestring.hardware.measured import read_measured, write_measured
 from shoestring.hardware.probe import local_cpu
-from shoestring.settings import Settings
 from shoestring.trace import Tracer
 
 MICROBATCHES = 2

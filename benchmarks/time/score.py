@@ -23,7 +23,7 @@ from benchmarks.memory.score import Score
 from benchmarks.percentiles import percentile
 from benchmarks.time import train
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.estimate.time import update_seconds
 from shoestring.trace.record import Trace
 

@@ -12,7 +12,7 @@ from benchmarks.memory import train
 from benchmarks.memory.cases import Case, Row
 from benchmarks.time import adaptdl, gavel
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -8,7 +8,7 @@ from typing import Any
 import typer.main
 from docs.generate.markdown import code, escape, header, paragraph, table
 
-from shoestring.cli import app
+from shoestring.cli.commands import app
 
 _PROGRAM = "shoestring"
 _INTRODUCTION = """

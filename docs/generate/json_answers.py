@@ -25,7 +25,7 @@ from shoestring.runs.export import Export
 from shoestring.runs.predict import Predictions
 from shoestring.runs.replayed import Replay
 from shoestring.session.outcome import Outcome
-from shoestring.settings import Settings
+from shoestring.base.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from docs.generate.docstrings import attributes
 from docs.generate.markdown import code, escape, header, paragraph, table
 from docs.generate.settings import section, value_text
 
-from shoestring import config
+from shoestring.base import config
 from shoestring.recipe.absent_data import AbsentData
 from shoestring.recipe.finding import BUILT_IN, find
 from shoestring.recipe.options import Adaptation, Common, LoadedRecipe, option_fields, own_fields, size_defaults

@@ -3,8 +3,8 @@
 from docs.generate.docstrings import attributes
 from docs.generate.markdown import code, escape, header, paragraph, sentence
 
-from shoestring import config
-from shoestring.settings import Settings
+from shoestring.base import config
+from shoestring.base.settings import Settings
 
 _INTRODUCTION = """
 A setting changes memory, speed or what is saved. It does not change the training result beyond rounding, so the plan

@@ -8,7 +8,7 @@ from docs.generate.markdown import code, escape, header, paragraph, table
 from shoestring.hardware.catalog import DEVICES, NCCL_BYTES, NCCL_SOURCE, PLATFORMS, Device, Platform, Target
 from shoestring.hardware.prices import FREE, PRICES, Price
 from shoestring.hardware.targets import PROBED, known
-from shoestring.units import GIB, MIB
+from shoestring.base.units import GIB, MIB
 
 _INTRODUCTION = """
 A target is the place of a run: a device, a number of GPUs, and the limits of a platform if there is one. `--on TARGET`

@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from shoestring.processes import limit_spinning
+from shoestring.base.processes import limit_spinning
 
 
 def main() -> None:
@@ -23,9 +23,9 @@ def main() -> None:
 def _command_line() -> Callable[[], None]:
     """Return the command line. If one of its own libraries cannot be used, such as typer, exit with that error."""
     try:
-        from shoestring.cli import main
+        from shoestring.cli.commands import main
     except ImportError as error:
-        from shoestring.packages.broken import broken_library
+        from shoestring.base.packages.broken import broken_library
 
         if explained := broken_library(error):
             sys.stderr.write(f"error: {explained}\n")

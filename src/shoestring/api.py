@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO, overload
 
-from shoestring.errors import UsageError
-from shoestring.packages.broken import usable_libraries
+from shoestring.base.errors import UsageError
+from shoestring.base.packages.broken import usable_libraries
 
 if TYPE_CHECKING:
     from shoestring.check.preflight import CheckResult
@@ -359,7 +359,7 @@ def config_file(path: str | Path) -> ConfigFile:
 
 def process_started() -> float:
     """Return when this process started, as a value of `time.monotonic()`."""
-    from shoestring.processes import started_at
+    from shoestring.base.processes import started_at
 
     return started_at()
 

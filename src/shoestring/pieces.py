@@ -14,6 +14,7 @@ Each can be used alone. Importing this module imports torch.
 
 from typing import TYPE_CHECKING
 
+from shoestring.base.renamed import accepts_old_arguments, attributes_of
 from shoestring.checkpoint.store import Store
 from shoestring.data.order import DataOrder
 from shoestring.data.padding import pad_batch
@@ -27,7 +28,6 @@ from shoestring.engine.update import update as engine_update
 from shoestring.recipe.exports import Exported, Format, OnnxGraph
 from shoestring.recipe.inputs import Input, Rows
 from shoestring.recipe.microbatches import split
-from shoestring.renamed import accepts_old_arguments, attributes_of
 from shoestring.session.stop import session
 
 __all__ = [

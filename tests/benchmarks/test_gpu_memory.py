@@ -11,9 +11,9 @@ import torch
 from benchmarks.gpu import harness, measure, memory
 from benchmarks.gpu.cases import CONFIGURATIONS, Case, cases, tiny
 
+from shoestring.base.settings import Settings
 from shoestring.hardware.catalog import DEVICES
 from shoestring.recipe.finding import BUILT_IN
-from shoestring.settings import Settings
 
 MIB = 2**20
 LAYER = Case(

@@ -8,8 +8,8 @@ import pytest
 from benchmarks.memory import fitcheck
 from benchmarks.memory.fitcheck import Prediction
 
-from shoestring.errors import UsageError
-from shoestring.units import MIB
+from shoestring.base.errors import UsageError
+from shoestring.base.units import MIB
 
 ROW = {
     "id": "A",

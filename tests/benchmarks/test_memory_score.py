@@ -11,7 +11,7 @@ import torch
 from benchmarks.memory import score, xmem
 from benchmarks.percentiles import percentile
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.estimate.memory import Range
 from shoestring.hardware.catalog import DEVICES
 from shoestring.trace.simulated_device import tensors

@@ -6,7 +6,7 @@ import pytest
 import torch
 from benchmarks.gpu import out_of_memory
 
-from shoestring.units import GIB
+from shoestring.base.units import GIB
 
 
 def test_missing_gpu_is_refused(monkeypatch, capsys):

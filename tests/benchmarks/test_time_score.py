@@ -13,7 +13,7 @@ from benchmarks.memory import train as memory_train
 from benchmarks.memory.score import Score
 from benchmarks.time import adaptdl, derive, gavel, score, train
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.estimate.kernels import padded_flops
 from shoestring.estimate.time import Seconds
 

@@ -3,14 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 
+from shoestring.base.packages.requirements import Package
+from shoestring.base.units import GIB, MIB
 from shoestring.check.facts import Build, Clock, Disk, Facts, Gpu, Host
 from shoestring.check.finding import Finding
 from shoestring.check.preflight import run_checks
 from shoestring.hardware.catalog import PLATFORMS
 from shoestring.hardware.occupancy import Card, Driver, Holder
 from shoestring.hardware.targets import known
-from shoestring.packages.requirements import Package
-from shoestring.units import GIB, MIB
 
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120")
 """Of PyTorch's CUDA 12.8 builds."""

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
+from shoestring.base.settings import Settings
 from shoestring.check import attempts
 from shoestring.monitor import host_memory
-from shoestring.settings import Settings
 
 DECIDING = """
 import torch

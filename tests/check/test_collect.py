@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from shoestring.base.units import MIB
 from shoestring.check import build, disk, host, inputs, network, run_lock
 from shoestring.check.collect import collect_facts
 from shoestring.hardware import probe
 from shoestring.recipe.finding import choose
 from shoestring.session.lock import locked
-from shoestring.units import MIB
 
 
 def test_disk_probe_syncs_and_removes_its_file(tmp_path, monkeypatch):

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 import shoestring
+from shoestring.base.errors import UsageError
+from shoestring.base.packages.requirements import Package
 from shoestring.check import preflight, trial_findings
 from shoestring.check.facts import Facts
-from shoestring.errors import UsageError
-from shoestring.packages.requirements import Package
 from shoestring.runs.evaluate import Evaluation
 from tests.check.sample_facts import DISK, L4, make_driver, make_facts
 

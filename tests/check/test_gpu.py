@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from shoestring.base.units import GIB, MIB
 from shoestring.check.facts import Build, Gpu, GpuLink
 from shoestring.check.gpu import has_kernels
 from shoestring.check.preflight import run_checks
-from shoestring.units import GIB, MIB
 from tests.check.sample_facts import (
     ARCHS,
     BUILD,

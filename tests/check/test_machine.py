@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from shoestring.base.units import GIB, MIB
 from shoestring.check.facts import Build, Clock
-from shoestring.units import GIB, MIB
 from tests.check.sample_facts import BUILD, CLOCK, DISK, HOST, T4, finding_named, make_driver, make_facts
 
 

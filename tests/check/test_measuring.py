@@ -2,10 +2,10 @@
 
 import pytest
 
+from shoestring.base.errors import RunError
+from shoestring.base.settings import Settings
 from shoestring.check import measuring
-from shoestring.errors import RunError
 from shoestring.recipe.finding import load
-from shoestring.settings import Settings
 
 
 def error(message):

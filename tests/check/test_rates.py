@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from shoestring import api
+from shoestring.base.errors import RunError, UsageError
 from shoestring.check import preflight
 from shoestring.check.collect import collect_facts
 from shoestring.check.rates import grid, host, measure, writing
 from shoestring.check.rates.clock import repeats_for, summarize
 from shoestring.check.rates.measure import busy_warnings, measure_rates
 from shoestring.check.rates.operators import Operands, subjects
-from shoestring.errors import RunError, UsageError
 from shoestring.estimate.measured_rates import rates_of
 from shoestring.hardware.measured import read_measured, write_measured
 from shoestring.hardware.probe import local_cpu

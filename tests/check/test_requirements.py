@@ -3,10 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
+from shoestring.base.packages.requirements import Package
 from shoestring.check import requirements
 from shoestring.check.facts import Input, RunLock
 from shoestring.hardware.targets import known
-from shoestring.packages.requirements import Package
 from tests.check.sample_facts import HOST, finding_named, make_facts
 
 DATA = Input(

@@ -7,17 +7,17 @@ from types import SimpleNamespace
 
 import pytest
 
+from shoestring.base.errors import DataError
+from shoestring.base.settings import Settings
+from shoestring.base.units import GIB, MIB
 from shoestring.check import preflight, trial_findings
 from shoestring.check.preflight import CheckResult
 from shoestring.check.probe import probing
 from shoestring.check.probe.probing import Probe
 from shoestring.check.trial_findings import Trial, check_trial, run_trial, summarize_trial
-from shoestring.errors import DataError
 from shoestring.estimate.memory import Range
 from shoestring.hardware.targets import find
 from shoestring.recipe.finding import choose
-from shoestring.settings import Settings
-from shoestring.units import GIB, MIB
 from tests import contrastive
 from tests.check.probe import in_process
 from tests.check.probe.test_probing import TRAINED

@@ -3,8 +3,8 @@ import math
 import pytest
 import torch
 
+from shoestring.base.errors import CheckpointError
 from shoestring.checkpoint.codec import pack, unpack
-from shoestring.errors import CheckpointError
 
 
 def equal(left, right):

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from shoestring.base.errors import CheckpointError
 from shoestring.checkpoint.store import Store
-from shoestring.errors import CheckpointError
 from tests.checkpoint.faults import KINDS, Disk, failing
 
 
@@ -129,7 +129,7 @@ import json, resource, sys
 from pathlib import Path
 import torch
 from shoestring.checkpoint.store import Store
-from shoestring.errors import CheckpointError
+from shoestring.base.errors import CheckpointError
 
 root, kind = Path(sys.argv[1]), sys.argv[2]
 def state(update, size):

@@ -10,12 +10,12 @@ from contextlib import suppress
 import pytest
 import torch
 
+from shoestring.base.errors import CheckpointError
 from shoestring.checkpoint import fileset
 from shoestring.checkpoint.files import sha256
 from shoestring.checkpoint.fileset import complete_replacement, open_verified, replace_weights, staged_path
 from shoestring.checkpoint.manifest import MANIFEST, DamagedFileError, add_digest, read_manifest
 from shoestring.checkpoint.tensors import serialize
-from shoestring.errors import CheckpointError
 from tests.checkpoint.faults import KINDS, Disk, Killed, failing, killing
 
 NAMES = ["adapter_model.safetensors", "model.safetensors"]

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from shoestring.base.errors import CheckpointError
 from shoestring.checkpoint.foreign import check_weights, load_foreign, read_state_dict
 from shoestring.checkpoint.light import save_light
-from shoestring.errors import CheckpointError
 
 
 class Malicious:

@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from shoestring.base.errors import CheckpointError
 from shoestring.checkpoint.files import sha256
 from shoestring.checkpoint.light import WEIGHTS, load_light, save_light
 from shoestring.checkpoint.manifest import add_digest
 from shoestring.checkpoint.store import Store
 from shoestring.engine.precision import mixed_precision
 from shoestring.engine.state import TrainingState
-from shoestring.errors import CheckpointError
 
 FILES = ("manifest.json", "state.json", "model.safetensors", "optimizer.safetensors")
 

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from shoestring.base.errors import CheckpointError
 from shoestring.checkpoint.files import sha256
 from shoestring.checkpoint.fileset import staged_path
 from shoestring.checkpoint.light import (
@@ -25,7 +26,6 @@ from shoestring.checkpoint.light import (
 )
 from shoestring.checkpoint.manifest import MANIFEST, read_manifest
 from shoestring.checkpoint.store import Store
-from shoestring.errors import CheckpointError
 from tests.checkpoint.faults import KINDS, Disk, Killed, failing, killing
 
 

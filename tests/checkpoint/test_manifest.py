@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shoestring.base.errors import CheckpointError
 from shoestring.checkpoint.manifest import (
     MANIFEST,
     DamagedFileError,
@@ -19,7 +20,6 @@ from shoestring.checkpoint.manifest import (
     parse,
     read_manifest,
 )
-from shoestring.errors import CheckpointError
 from tests.checkpoint.test_hostile import json_values
 
 FOLDER = Path("runs/x/checkpoints/update-00000012")

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from shoestring.base.errors import CheckpointError
 from shoestring.checkpoint.files import sha256
 from shoestring.checkpoint.manifest import add_digest, read_manifest
 from shoestring.checkpoint.store import Store
 from shoestring.checkpoint.weights import load_weights
-from shoestring.errors import CheckpointError
 
 
 def state(value):

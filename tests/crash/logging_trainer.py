@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from shoestring.errors import ShoestringError
+from shoestring.base.errors import ShoestringError
 from tests.by_trainer import ByTrainer
 from tests.crash.logging_recipe import EFFECTIVE_BATCH, Exact, log
 
@@ -36,8 +36,8 @@ class Library(ExactMean):
 
 def run_script(run: Path, limit_seconds: float | None) -> None:
     """Train as a script with a trainer of its own does."""
+    from shoestring.base.settings import Settings
     from shoestring.integrations.trainer import surviving
-    from shoestring.settings import Settings
 
     recipe = ExactMean()
     log(f"begin {time.monotonic()}")  # its limit does not include the imports before

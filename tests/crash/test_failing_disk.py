@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import Subset
 
 import shoestring
-from shoestring.errors import ShoestringError
+from shoestring.base.errors import ShoestringError
 from shoestring.monitor.events import read
 from shoestring.runs import starting
 from tests.checkpoint.faults import Disk, failing, failing_from

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import shoestring
-from shoestring.errors import ShoestringError
+from shoestring.base.errors import ShoestringError
 from shoestring.monitor.events import read
 from tests.runs.test_evaluate import planned
 from tests.sessions import light_bits, session

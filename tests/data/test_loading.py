@@ -14,10 +14,10 @@ import psutil
 import pytest
 import torch
 
+from shoestring.base.errors import RunError
 from shoestring.data import workers as processes
 from shoestring.data.loading import Loader
 from shoestring.data.order import DataOrder
-from shoestring.errors import RunError
 from shoestring.recipe.subset import Subset
 
 CPU = torch.device("cpu")

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
+from shoestring.base.errors import UsageError
 from shoestring.data.padding import pad_batch
-from shoestring.errors import UsageError
 
 
 def test_length_is_the_longest_rounded_up():

@@ -4,9 +4,9 @@ from itertools import chain, count, pairwise
 import pytest
 import torch
 
+from shoestring.base.errors import DataError, UsageError
 from shoestring.data.order import DataOrder
 from shoestring.data.shards import Shards
-from shoestring.errors import DataError, UsageError
 from shoestring.recipe.contract import datasets
 from shoestring.recipe.subset import Subset
 

@@ -4,10 +4,10 @@ from itertools import count
 
 import pytest
 
+from shoestring.base.errors import DataError, UsageError
 from shoestring.checkpoint import files
 from shoestring.data import staging
 from shoestring.data.staging import stage
-from shoestring.errors import DataError, UsageError
 
 BUDGET = 10**6
 

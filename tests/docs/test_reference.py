@@ -16,14 +16,16 @@ from docs.generate import __main__ as generate
 from docs.generate.json_answers import ANSWERS, keys_of
 
 import shoestring
-from shoestring import cli, errors, pieces
+from shoestring import pieces
+from shoestring.base import errors
+from shoestring.base.packages.requirements import Package
+from shoestring.base.renamed import ATTRIBUTES
 from shoestring.check import preflight
 from shoestring.check.probe import probing
+from shoestring.cli.commands import app
 from shoestring.hardware.catalog import DEVICES, Target
 from shoestring.monitor.event_kinds import EVENT_KINDS, EVERY
-from shoestring.packages.requirements import Package
 from shoestring.remote.kaggle.forecast import write_first_plan
-from shoestring.renamed import ATTRIBUTES
 from shoestring.session.directory import RunDirectory
 from tests.check.sample_facts import make_facts
 from tests.hardware.measured_files import GPU
@@ -146,7 +148,7 @@ def finished(tmp_path_factory):
 
 
 def test_every_command_with_json_has_its_keys_on_the_page():
-    group = typer.main.get_command(cli.app)
+    group = typer.main.get_command(app)
     commands = {
         **group.commands,
         **{f"kaggle {verb}": item for verb, item in group.commands["kaggle"].commands.items()},

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from markdown.extensions.toc import slugify
 
-from shoestring.troubleshooting import HEADINGS, PAGE, anchor, explanation
+from shoestring.base.troubleshooting import HEADINGS, PAGE, anchor, explanation
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / PAGE).read_text()

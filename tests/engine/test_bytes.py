@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
+from shoestring.base.settings import Settings
 from shoestring.engine.state import build
 from shoestring.engine.update import update
 from shoestring.estimate.memory import PROCESS, memory
 from shoestring.hardware.targets import find
 from shoestring.recipe.finding import load
-from shoestring.settings import Settings
 from shoestring.trace import Tracer
 from shoestring.trace.record import Alloc, Free
 from shoestring.trace.recorder import Recorder, real

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import nn
 
+from shoestring.base.errors import RunError, UsageError
+from shoestring.base.settings import Settings
 from shoestring.engine import cuda_graphs
 from shoestring.engine import update as update_module
 from shoestring.engine.cuda_graphs import MAX_GRAPHS, CudaGraphs
 from shoestring.engine.precision import mixed_precision
 from shoestring.engine.recovery import Recovering
 from shoestring.engine.update import update
-from shoestring.errors import RunError, UsageError
-from shoestring.settings import Settings
 from tests.engine.fake_cuda_graphs import FakeCaptures, use_fake_cuda_graphs
 from tests.sessions import final_bits, session
 

@@ -1,10 +1,10 @@
 import pytest
 import torch
 
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
 from shoestring.engine.environment import content_digest, differences, environment, require_same
-from shoestring.errors import UsageError
 from shoestring.recipe.finding import find
-from shoestring.settings import Settings
 
 
 @pytest.fixture

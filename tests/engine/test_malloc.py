@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import nn
 
+from shoestring.base.units import MIB
 from shoestring.engine import malloc
 from shoestring.engine.malloc import keeping_freed_memory
-from shoestring.units import MIB
 
 CPU = torch.device("cpu")
 PAGE = resource.getpagesize()

@@ -9,6 +9,7 @@ import torch
 from torch._dynamo.exc import BackendCompilerFailed
 from torch._utils import ExceptionWrapper
 
+from shoestring.base.errors import RunError
 from shoestring.engine.memory import (
     Failure,
     HalfDoneError,
@@ -19,7 +20,6 @@ from shoestring.engine.memory import (
     out_of_memory,
     retry_with_freed_memory,
 )
-from shoestring.errors import RunError
 from shoestring.session.stop import SessionOver
 
 CPU_MESSAGE = (

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from shoestring.base.settings import Settings
 from shoestring.data.loading import Loader
 from shoestring.data.order import DataOrder
 from shoestring.data.seeding import seed_all
@@ -16,7 +17,6 @@ from shoestring.engine.first_microbatch import FirstMicrobatch
 from shoestring.engine.overflow import find_overflow
 from shoestring.engine.precision import mixed_precision
 from shoestring.recipe.options import Adaptation
-from shoestring.settings import Settings
 from shoestring.techniques import adapt, fp32_modules
 from tests.overflowing import Model, Normal, Tokens, Unmendable
 

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from shoestring.base.errors import RunError, UsageError
 from shoestring.checkpoint.store import Store
 from shoestring.data.order import DataOrder
 from shoestring.engine.precision import NON_FINITE_LIMIT, mixed_precision, precision_note
-from shoestring.errors import RunError, UsageError
 from shoestring.monitor.events import read
 from shoestring.train.non_finite import weights_are_finite
 from tests.sessions import session

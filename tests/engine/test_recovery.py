@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
+from shoestring.base.errors import RunError
 from shoestring.engine.buffers import SMALL, BufferBackup
 from shoestring.engine.memory import HalfDoneError
 from shoestring.engine.precision import mixed_precision
 from shoestring.engine.recovery import Recovering, discard_attempt
 from shoestring.engine.update import update
-from shoestring.errors import RunError
 
 CPU = torch.device("cpu")
 DATA = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
 from shoestring.engine.schedulers import SteppedSchedulers
-from shoestring.errors import UsageError
 from shoestring.monitor.events import read
 from shoestring.recipe.optimizers import BuiltOptimizer, BuiltScheduler, build_with_schedulers, read_optimizer
-from shoestring.settings import Settings
 from shoestring.techniques.eightbit import placeholder_optimizer
 from shoestring.techniques.offload import offloaded_optimizer
 from tests.sessions import final_bits, session

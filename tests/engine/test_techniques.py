@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.techniques import offload
 from tests.recipes.huggingface import tiny
 from tests.sessions import session

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
+from shoestring.base.errors import RunError, UsageError
 from shoestring.engine.precision import mixed_precision
 from shoestring.engine.update import loss_sum_and_weight, update
-from shoestring.errors import RunError, UsageError
 
 CPU = torch.device("cpu")
 

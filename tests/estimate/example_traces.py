@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
+from shoestring.base.units import MIB
 from shoestring.trace.record import Alloc, Event, Facts, Free, Op, Part, Phase, Storage, Trace
-from shoestring.units import MIB
 
 FACTS = Facts(
     parameters_total=1000,

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shoestring.base.units import MIB
 from shoestring.estimate.allocator import (
     LARGE_SEGMENT,
     SMALL_SEGMENT,
@@ -15,7 +16,6 @@ from shoestring.estimate.allocator import (
     segment_size,
 )
 from shoestring.estimate.expandable import ExpandableAllocator, page_size
-from shoestring.units import MIB
 
 
 @pytest.mark.parametrize(

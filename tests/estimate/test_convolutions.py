@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from shoestring.base.settings import Precision
 from shoestring.estimate.kernels import kernel_seconds
 from shoestring.estimate.rates import MEASURED_RATES, Rates, find_rates
 from shoestring.hardware.catalog import DEVICES
-from shoestring.settings import Precision
 from shoestring.trace.convolution import ConvolutionShape
 from shoestring.trace.record import Op
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from shoestring.base.units import MIB
 from shoestring.estimate.disk import saving_seconds
 from shoestring.estimate.exchange import LINKS, exchange_seconds, exposed_seconds
-from shoestring.units import MIB
 
 
 @pytest.mark.parametrize(("size", "measured"), [(1, 0.4108e-3), (16, 4.32696e-3), (64, 17.069e-3)])

@@ -6,6 +6,7 @@ from typing import get_args
 
 import pytest
 
+from shoestring.base.settings import Precision
 from shoestring.estimate.kernels import (
     OVERHEAD_DEPTH,
     RECURRENT_STEP_SECONDS,
@@ -18,7 +19,6 @@ from shoestring.estimate.kernels import (
 )
 from shoestring.estimate.rates import MEASURED_RATES, Rates, find_rates, scale_curve
 from shoestring.hardware.catalog import DEVICES
-from shoestring.settings import Precision
 from shoestring.trace.record import Op
 
 T4 = MEASURED_RATES["t4"]

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shoestring.base.units import MIB
 from shoestring.estimate.memory import Breakdown, Range, memory
 from shoestring.hardware.catalog import DEVICES, Device
 from shoestring.hardware.probe import local_cpu
 from shoestring.trace.record import PARTS, Alloc, Event, Free, Part, Phase
-from shoestring.units import MIB
 from tests.estimate.example_traces import TRAINING, op, trace
 
 A100, T4 = DEVICES["a100-40"], DEVICES["t4"]

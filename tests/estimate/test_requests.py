@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from shoestring.base.units import MIB
 from shoestring.estimate.requests import (
     CONVOLUTION_WORKSPACES,
     WORKSPACES,
@@ -13,7 +14,6 @@ from shoestring.estimate.requests import (
 )
 from shoestring.hardware.catalog import DEVICES, Device
 from shoestring.trace.record import Alloc, Event, Free, Phase, Trace
-from shoestring.units import MIB
 from tests.estimate.example_traces import op, trace
 
 A100, T4 = DEVICES["a100-40"], DEVICES["t4"]

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
+from shoestring.base.settings import Precision
 from shoestring.estimate.workspaces import distinct_bytes, transposed_bytes
-from shoestring.settings import Precision
 from shoestring.trace.record import Event, Op, Phase
 from tests.estimate.example_traces import op
 

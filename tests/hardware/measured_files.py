@@ -3,6 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+from shoestring.base.settings import Precision
+from shoestring.base.units import GIB
 from shoestring.hardware.measured import (
     CopyTiming,
     MeasuredDevice,
@@ -11,8 +13,6 @@ from shoestring.hardware.measured import (
     Timing,
     write_measured,
 )
-from shoestring.settings import Precision
-from shoestring.units import GIB
 
 
 def operator(

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
+from shoestring.base.units import GIB, bytes_text
 from shoestring.hardware.catalog import DEVICES, PLATFORMS, Device
 from shoestring.hardware.targets import PROBED, find, known, machines, with_machines
-from shoestring.units import GIB, bytes_text
 
 RATES = ("fp32_flops", "tf32_flops", "fp16_flops", "bf16_flops")
 FACTS = ("memory_bytes", "compute_capability", "bandwidth", "context_bytes", *RATES)

@@ -7,9 +7,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from shoestring.base.packages.requirements import Package, required
 from shoestring.hardware.images import IMAGES, AddedPackage, Image, has, lacks
 from shoestring.hardware.targets import known
-from shoestring.packages.requirements import Package, required
 from shoestring.recipe.finding import BUILT_IN
 
 CONSTRAINTS = Path(__file__).parents[2] / "constraints"

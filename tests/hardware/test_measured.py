@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shoestring.errors import RunError, UsageError
+from shoestring.base.errors import RunError, UsageError
 from shoestring.hardware.measured import (
     MAX_BYTES,
     MeasuredRates,

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from shoestring.errors import RunError
+from shoestring.base.errors import RunError
+from shoestring.base.units import MIB
 from shoestring.hardware.occupancy import occupancy
-from shoestring.units import MIB
 from tests.hardware.test_probe import T4, NoLibraryError, NVMLError, fake_nvml
 
 

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from shoestring.errors import RunError
+from shoestring.base.errors import RunError
+from shoestring.base.units import GIB, MIB
 from shoestring.hardware import probe
 from shoestring.hardware.catalog import DEVICES, PLATFORMS
 from shoestring.hardware.targets import find
-from shoestring.units import GIB, MIB
 
 T4 = ("Tesla T4", 15_360, 449, (7, 5))
 

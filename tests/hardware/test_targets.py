@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
+from shoestring.base.units import GIB
 from shoestring.hardware import probe
 from shoestring.hardware.catalog import DEVICES
 from shoestring.hardware.targets import find, is_here, on_this_machine, with_rates
-from shoestring.units import GIB
 from tests.hardware.measured_files import CPU, GPU, UNLISTED, write
 
 

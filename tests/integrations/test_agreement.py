@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from shoestring.base.errors import RunError
 from shoestring.engine.parallel.ranks import PeerLostError, Ranks
-from shoestring.errors import RunError
 from shoestring.integrations.agreement import Agreement
 from tests.ranks import run_ranks
 

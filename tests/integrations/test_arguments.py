@@ -5,11 +5,11 @@ import json
 import pytest
 from transformers import Trainer, TrainingArguments
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
 from shoestring.integrations import private_parts
 from shoestring.integrations.arguments import notes, refuse_arguments
 from shoestring.integrations.trainer import surviving
-from shoestring.settings import Settings
 from tests.integrations.test_trainer import DropoutModel, Sums, make_arguments
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import Trainer
 
-from shoestring.errors import RunError
+from shoestring.base.errors import RunError
 from shoestring.recipe.finding import choose
 from shoestring.session.deadline import Deadline
 from tests.integrations.test_trainer import DropoutModel, Sums, make_arguments

@@ -13,7 +13,7 @@ from accelerate.utils import DistributedType
 from torch import nn
 from transformers import Trainer, TrainerCallback
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.integrations.trainer import surviving
 from shoestring.session.rank_channel import PEER_LOST_STATUS
 from tests.integrations import test_library

@@ -12,7 +12,7 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback
 from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
-from shoestring.errors import RunError
+from shoestring.base.errors import RunError
 from shoestring.integrations.trainer import surviving
 from shoestring.monitor.events import read
 from tests.integrations.test_trainer import UPDATES, DropoutModel, Sums, make_arguments

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers import Trainer, TrainingArguments
 
-from shoestring.errors import CheckpointError, UsageError
+from shoestring.base.errors import CheckpointError, UsageError
 from shoestring.integrations.trainer import surviving
 from shoestring.monitor.events import read
 from tests.remote.backup.example_runs import copier, save

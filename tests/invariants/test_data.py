@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from shoestring.base.errors import UsageError
 from shoestring.data import sequential
 from shoestring.data.loading import Loader
 from shoestring.data.order import DataOrder
@@ -18,7 +19,6 @@ from shoestring.data.padding import pad_batch
 from shoestring.data.shards import Shards
 from shoestring.engine.precision import mixed_precision
 from shoestring.engine.update import update
-from shoestring.errors import UsageError
 from shoestring.monitor.events import read
 from tests.sessions import final_bits, session
 

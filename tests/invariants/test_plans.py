@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from shoestring.base.settings import Settings
+from shoestring.base.units import MIB
 from shoestring.hardware import targets
 from shoestring.plan.candidates import Candidates
 from shoestring.plan.estimate import make_estimate
@@ -14,8 +16,6 @@ from shoestring.plan.gpus import search
 from shoestring.plan.plan import make_plan
 from shoestring.plan.search import fastest
 from shoestring.recipe.finding import find
-from shoestring.settings import Settings
-from shoestring.units import MIB
 from tests.plan.shared_tracers import cached_traces, tracer  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.usefixtures("cached_traces")

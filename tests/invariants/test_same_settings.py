@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from shoestring.base.settings import Settings
 from shoestring.estimate.calibration import Calibration
 from shoestring.estimate.spread import Spread
 from shoestring.hardware import cpu_rates, probe, targets
@@ -14,7 +15,6 @@ from shoestring.hardware.cpu_rates import CpuRates
 from shoestring.plan.candidates import Candidates
 from shoestring.plan.gpus import search
 from shoestring.recipe.finding import choose
-from shoestring.settings import Settings
 from shoestring.trace import Tracer
 from tests.hardware.measured_files import CPU
 

@@ -8,10 +8,10 @@ import torch
 import torch.distributed.fsdp  # before the ranks are forked
 from torch import nn
 
+from shoestring.base.errors import UsageError
 from shoestring.checkpoint.sections import read_sections
 from shoestring.checkpoint.weights import load_weights
 from shoestring.engine.parallel.ranks import PeerLostError
-from shoestring.errors import UsageError
 from shoestring.monitor.events import read
 from tests.invariants.test_ranks import Failing, Tokens
 from tests.ranks import run_ranks

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.monitor import events
 
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
+from shoestring.base.settings import Settings
 from shoestring.hardware import targets
 from shoestring.plan import advice
 from shoestring.plan.candidates import Candidate, candidate
 from shoestring.recipe.finding import find
-from shoestring.settings import Settings
 from shoestring.trace import Tracer
 
 T4 = targets.find("t4")

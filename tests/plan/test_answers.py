@@ -4,6 +4,7 @@ import shlex
 
 import pytest
 
+from shoestring.base.settings import Settings
 from shoestring.estimate.span import Span
 from shoestring.hardware import targets
 from shoestring.plan.answers import answers, calendar_hours
@@ -13,7 +14,6 @@ from shoestring.plan.proposals import Proposal
 from shoestring.plan.schedule import make_schedule
 from shoestring.plan.sessions import Work, sessions, weeks
 from shoestring.recipe.finding import choose
-from shoestring.settings import Settings
 
 COUNTS = Counts(samples={"train": 1000}, per_epoch=1000, total=10_000, epochs=10)
 

@@ -4,7 +4,8 @@ from dataclasses import fields, replace
 from threading import current_thread, main_thread
 from types import SimpleNamespace
 
-from shoestring.errors import TraceError
+from shoestring.base.errors import TraceError
+from shoestring.base.settings import Settings
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import DEVICES, Target
 from shoestring.plan import candidates as candidates_module
@@ -12,7 +13,6 @@ from shoestring.plan.candidates import UNTRACED, Candidates, with_nominal_rates
 from shoestring.plan.length_work import PROPORTIONAL
 from shoestring.recipe.finding import find
 from shoestring.recipe.parts import Parts
-from shoestring.settings import Settings
 from shoestring.trace import Tracer
 from tests.hardware.measured_files import CPU
 from tests.trace.sample_recipes import Linears

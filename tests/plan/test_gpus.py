@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
 from shoestring.estimate.memory import memory
 from shoestring.hardware import targets
 from shoestring.plan import gpus
@@ -15,7 +16,6 @@ from shoestring.plan.gpu_reasons import gpu_reasons
 from shoestring.plan.gpus import search
 from shoestring.recipe.options import Adaptation
 from shoestring.recipe.parts import Parts
-from shoestring.settings import Settings
 from tests.estimate.example_traces import TRAINING
 from tests.plan.fake_candidates import GIB, FakeCandidates, bytes_per_sample
 

@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 import shoestring
+from shoestring.base.settings import Settings
+from shoestring.base.units import MIB
 from shoestring.hardware.targets import find
 from shoestring.plan.inference import plan_inference
 from shoestring.recipe.finding import choose
-from shoestring.settings import Settings
-from shoestring.units import MIB
 
 
 class Wide:

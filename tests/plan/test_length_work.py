@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from shoestring.base.settings import Settings
 from shoestring.hardware.targets import find
 from shoestring.plan.length_work import PROPORTIONAL, LengthWork, find_length_work
 from shoestring.plan.load import load_of_shard
 from shoestring.plan.plan import make_plan
 from shoestring.recipe.finding import choose
-from shoestring.settings import Settings
 from shoestring.trace import Tracer
 from tests.estimate.example_traces import FACTS
 

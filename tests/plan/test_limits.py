@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
+from shoestring.base.settings import Settings
+from shoestring.base.units import MIB, parse_bytes
 from shoestring.hardware import targets
 from shoestring.plan.plan import make_plan
 from shoestring.recipe.finding import find
-from shoestring.settings import Settings
-from shoestring.units import MIB, parse_bytes
 from tests.plan.shared_tracers import cached_traces  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.usefixtures("cached_traces")

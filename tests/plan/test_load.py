@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
+from shoestring.base.settings import Settings
 from shoestring.plan.load import load_of_shard, rows_per_shard
 from shoestring.recipe.finding import choose
-from shoestring.settings import Settings
 from tests.estimate.example_traces import FACTS
 
 LENGTHS = tuple(float(length) for length in range(10, 110, 10))

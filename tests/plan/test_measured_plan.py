@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from shoestring.base.settings import Settings
+from shoestring.base.units import GIB, MIB
 from shoestring.estimate.calibration import calibration
 from shoestring.estimate.span import total
 from shoestring.hardware import targets
@@ -14,8 +16,6 @@ from shoestring.plan.measurement import Measurement
 from shoestring.plan.plan import make_plan
 from shoestring.plan.sessions import WAITING
 from shoestring.recipe.finding import load
-from shoestring.settings import Settings
-from shoestring.units import GIB, MIB
 from tests.trace.sample_recipes import Mlp
 
 MEASURED = Measurement(

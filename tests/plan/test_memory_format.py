@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from shoestring.errors import TraceError, UsageError
+from shoestring.base.errors import TraceError, UsageError
+from shoestring.base.settings import Settings
 from shoestring.hardware import targets
 from shoestring.plan.gpus import search
 from shoestring.plan.memory_format import memory_format_reasons
 from shoestring.recipe.options import Adaptation
 from shoestring.recipe.parts import Parts
-from shoestring.settings import Settings
 from shoestring.trace.convolution import ConvolutionShape
 from shoestring.trace.record import Op
 from tests.plan.fake_candidates import GIB, T4, FakeCandidates, bytes_per_sample, default_seconds

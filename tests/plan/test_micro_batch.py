@@ -2,9 +2,9 @@
 
 import pytest
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
 from shoestring.plan.micro_batch import find_largest_that_fits, micro_batches, predict_bytes
-from shoestring.settings import Settings
 from tests.plan.fake_candidates import GIB, FakeCandidates, bytes_per_sample
 
 REQUESTED = Settings(precision="fp16", checkpointing="no")

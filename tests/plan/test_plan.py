@@ -11,7 +11,8 @@ from rich.console import Console
 from torch import nn
 
 import shoestring
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
 from shoestring.estimate.calibration import Calibration
 from shoestring.estimate.span import Span
 from shoestring.estimate.spread import Spread
@@ -24,7 +25,6 @@ from shoestring.plan.plan import make_plan
 from shoestring.plan.sessions import Work
 from shoestring.recipe.finding import find, load
 from shoestring.report.terminal import plan as terminal
-from shoestring.settings import Settings
 from shoestring.trace import child_process
 from tests.trace.sample_recipes import Mlp
 

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
 from shoestring.plan.gpus import search
 from shoestring.plan.proposals import proposals
 from shoestring.recipe.finding import find
-from shoestring.settings import Settings
 from tests.estimate.example_traces import FACTS
 from tests.plan.fake_candidates import GIB, FakeCandidates, bytes_per_sample
 

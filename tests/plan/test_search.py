@@ -2,12 +2,12 @@
 
 import pytest
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
 from shoestring.hardware import targets
 from shoestring.plan.gpus import search
 from shoestring.plan.micro_batch import micro_batches
 from shoestring.plan.search import collect_candidates
-from shoestring.settings import Settings
 from tests.plan.fake_candidates import GIB, FakeCandidates, bytes_per_sample, default_seconds
 
 

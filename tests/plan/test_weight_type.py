@@ -1,7 +1,7 @@
+from shoestring.base.settings import Settings
 from shoestring.hardware.targets import find
 from shoestring.plan.weight_type import precision_of_frozen_weights, with_weight_type
 from shoestring.recipe.finding import choose
-from shoestring.settings import Settings
 
 
 def weights(target, **values):

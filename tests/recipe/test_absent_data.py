@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipe.absent_data import Lengths
 from shoestring.recipe.finding import built_in, choose, find, load
 

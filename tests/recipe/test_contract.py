@@ -1,6 +1,6 @@
 import pytest
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipe.contract import datasets, loss_at, updates_per_epoch
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipe.dataset_paths import DatasetPath, parse_dataset_path
 from shoestring.recipe.finding import choose_attached, choose_for_plan
 

@@ -3,8 +3,8 @@ import sys
 
 import pytest
 
-from shoestring.errors import UsageError
-from shoestring.packages.requirements import require
+from shoestring.base.errors import UsageError
+from shoestring.base.packages.requirements import require
 from shoestring.recipes.temporal import Temporal
 from tests.libraries import hide
 

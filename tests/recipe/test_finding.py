@@ -1,6 +1,6 @@
 import pytest
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipe.contract import require_data
 from shoestring.recipe.finding import built_in, find
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipe.losses import loss_without_stage, losses_by_stage, scalar_loss
 
 

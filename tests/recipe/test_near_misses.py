@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipe.finding import BUILT_IN, find
 from shoestring.recipe.near_misses import NEAR_MISSES
 from shoestring.recipe.parts import Parts

@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipe.finding import choose, find, load
 from shoestring.recipe.options import Adaptation
 

@@ -7,14 +7,14 @@ import sys
 import pytest
 import torch
 
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
 from shoestring.data.workers import _RequestDataset
 from shoestring.engine.environment import environment, require_same
-from shoestring.errors import UsageError
 from shoestring.hardware import targets
 from shoestring.plan import phases
 from shoestring.plan.counts import Counts
 from shoestring.recipe.finding import find
-from shoestring.settings import Settings
 
 RECIPE = """
 class Mine:

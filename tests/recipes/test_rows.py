@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from shoestring.errors import DataError
+from shoestring.base.errors import DataError
 from shoestring.recipes.rows import MAX_LISTED, BadRows
 
 FILE = Path("somewhere/a.txt")

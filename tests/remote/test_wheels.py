@@ -4,8 +4,8 @@ import zipfile
 
 import pytest
 
+from shoestring.base.packages.requirements import Package
 from shoestring.hardware.images import AddedPackage, Image, ImageAnswer, lacks
-from shoestring.packages.requirements import Package
 from shoestring.remote.wheels import cached_wheels, download_wheels
 
 

@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.runs import agent
 from shoestring.session.signals import StopSignals
 from shoestring.session.supervisor import supervise
@@ -75,7 +75,7 @@ if start < 2:
 def test_reported_error_ends_all_ranks_for_good(run_ranks, monkeypatch):
     monkeypatch.setattr(agent, "_SETTLE_SECONDS", 0.3)
     end, restarts, _ = run_ranks(f"""
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 if rank == 1:
     channel.report(UsageError("no data", problems=["line 3"], hint="add some"), ["a note"])
     sys.exit(2)
@@ -173,7 +173,7 @@ def supervised_ranks(program, folder, limit):
 @pytest.mark.parametrize("limit", [1.5, 60.0])
 def test_all_processes_end_with_the_supervisor(tmp_path, limit):
     rank = f"""
-from shoestring.processes import exit_with_parent
+from shoestring.base.processes import exit_with_parent
 exit_with_parent(channel.job["agent"])
 (folder / f"{{rank}}.part").write_text(f"{{os.getpid()}} {{os.getppid()}}")
 (folder / f"{{rank}}.part").rename(folder / f"{{rank}}.{{start}}")

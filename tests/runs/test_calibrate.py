@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.runs.calibrate import load_calibration
 from tests.hardware.measured_files import GPU, write
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import shoestring
+from shoestring.base.errors import CheckpointError, RunError, UsageError
 from shoestring.checkpoint.files import directory_bytes, sha256
-from shoestring.errors import CheckpointError, RunError, UsageError
 from shoestring.recipe.finding import choose, find
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stored import StoredPlan

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import shoestring
-from shoestring.errors import CheckpointError, RunError, UsageError
+from shoestring.base.errors import CheckpointError, RunError, UsageError
 from shoestring.recipe.exports import Exported, Format, OnnxGraph
 from shoestring.runs import export as exporting
 from shoestring.session.directory import RunDirectory

@@ -5,7 +5,7 @@ import errno
 import pytest
 from safetensors import SafetensorError
 
-from shoestring.errors import RunError
+from shoestring.base.errors import RunError
 from shoestring.runs import export_folder
 
 

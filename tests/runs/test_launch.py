@@ -8,7 +8,7 @@ import signal
 import pytest
 
 import shoestring
-from shoestring.errors import RunError, UsageError
+from shoestring.base.errors import RunError, UsageError
 from shoestring.hardware import targets
 from shoestring.recipe import near_misses
 from shoestring.runs import starting, training

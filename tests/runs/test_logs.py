@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import shoestring
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.monitor.events import read
 from tests.libraries import hide
 from tests.mine import Mine

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from shoestring.base.errors import RunError, ShoestringError, UsageError
 from shoestring.engine.parallel.joining import open_store
-from shoestring.errors import RunError, ShoestringError, UsageError
 from shoestring.runs import meeting
 from shoestring.runs.meeting import Meeting, leading
 from shoestring.session.directory import RunDirectory

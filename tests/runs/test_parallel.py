@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 import shoestring
+from shoestring.base.errors import RunError, UsageError
+from shoestring.base.settings import Settings
 from shoestring.checkpoint.store import Store
-from shoestring.errors import RunError, UsageError
 from shoestring.monitor.events import Events, read
 from shoestring.runs import agent, parallel
 from shoestring.runs.parallel import process_count, train_in_ranks
@@ -17,7 +18,6 @@ from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
 from shoestring.session.signals import StopSignals
 from shoestring.session.stop import Stop
-from shoestring.settings import Settings
 from tests.runs.test_agent import HANG, RANK
 
 MINE = """
@@ -114,7 +114,7 @@ def test_ranks_that_are_lost_at_the_end_of_the_session_pause_it(train_fakes):
 
 
 def test_error_that_rank_0_does_not_record_is_the_runs(train_fakes, tmp_path):
-    report = 'from shoestring.errors import UsageError; channel.report(UsageError("no data")); sys.exit(2)'
+    report = 'from shoestring.base.errors import UsageError; channel.report(UsageError("no data")); sys.exit(2)'
     with pytest.raises(UsageError, match="no data"):
         train_fakes(f"if rank:\n    {report}\n{HANG}")
     state = json.loads((tmp_path / "run" / "state.json").read_text())

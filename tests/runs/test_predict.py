@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import shoestring
-from shoestring.errors import CheckpointError, RunError, UsageError
+from shoestring.base.errors import CheckpointError, RunError, UsageError
 from shoestring.recipe.finding import find
 from shoestring.runs.rows import RowWriter, count_rows, identifier_text, read_ids, write_text
 from tests.runs import scorer

@@ -10,10 +10,10 @@ import time
 import pytest
 
 import shoestring
+from shoestring.base.processes import is_running
 from shoestring.check.probe import probing
 from shoestring.checkpoint.store import Store
 from shoestring.plan.measurement import Measurement
-from shoestring.processes import is_running
 
 MINE = """
 import os, pathlib, time

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import shoestring
-from shoestring.errors import RunError, UsageError
+from shoestring.base.errors import RunError, UsageError
 from shoestring.recipe.finding import choose
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stored import StoredPlan

@@ -16,7 +16,7 @@ from shoestring.session.directory import RunDirectory
 SCRIPT = """
 import os, signal, sys, time
 from pathlib import Path
-from shoestring.errors import ShoestringError
+from shoestring.base.errors import ShoestringError
 from shoestring.runs.supervised import train_supervised
 from shoestring.session.stored import StoredState
 

@@ -6,8 +6,8 @@ import json
 import pytest
 
 import shoestring
+from shoestring.base.errors import RunError, TraceError
 from shoestring.check import attempts, measuring
-from shoestring.errors import RunError, TraceError
 from shoestring.hardware import targets
 from tests.sessions import final_checkpoint
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.session.config_file import read_config, write_config
 
 

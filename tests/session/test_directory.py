@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from shoestring.errors import ShoestringError, UsageError
+from shoestring.base.errors import ShoestringError, UsageError
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stored import StoredPlan, StoredState
 from tests.checkpoint.faults import Disk, failing_from

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.session import launcher
 from shoestring.session.launcher import Launcher
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.session import lock
 
 HOLD = """

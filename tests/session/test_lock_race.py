@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.session import lock
 
 CONTEND = """
 import errno, fcntl, os, sys, time
 from pathlib import Path
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.session import lock
 
 run, flock = Path(sys.argv[1]), fcntl.flock

@@ -7,9 +7,9 @@ import sys
 import pytest
 
 import shoestring
+from shoestring.base.errors import UsageError
 from shoestring.checkpoint import light
 from shoestring.checkpoint.store import Store
-from shoestring.errors import UsageError
 from shoestring.runs.calibrate import load_calibration
 from shoestring.session.directory import RunDirectory
 from shoestring.session.lock import locked

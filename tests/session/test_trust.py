@@ -7,7 +7,7 @@ import stat
 
 import pytest
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipe.source import RecipeSource
 from shoestring.session import trust
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
 from shoestring.recipe import finding
 from shoestring.recipe.options import Adaptation
-from shoestring.settings import Settings
 from shoestring.techniques import adapt, eightbit
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.techniques import checkpointing
 
 

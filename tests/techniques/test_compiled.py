@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from shoestring.errors import RunError, UsageError
-from shoestring.settings import Settings
+from shoestring.base.errors import RunError, UsageError
+from shoestring.base.settings import Settings
 from shoestring.techniques import checkpointing, compiled
 
 CPU = torch.device("cpu")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from shoestring.settings import Settings
+from shoestring.base.settings import Settings
 from shoestring.techniques.fallbacks import (
     FALLBACKS,
     RECOMPUTE_BLOCKS,

@@ -2,10 +2,10 @@ import pytest
 import torch
 from torch import nn
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
 from shoestring.recipe.options import Adaptation
 from shoestring.recipe.parts import Parts
-from shoestring.settings import Settings
 from shoestring.techniques import adapt, checkpointing, fp32_modules
 from shoestring.techniques.nf4 import Nf4Linear
 from tests.overflowing import Model

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from shoestring.base.settings import Settings
 from shoestring.hardware.catalog import DEVICES
 from shoestring.recipe import finding
-from shoestring.settings import Settings
 from shoestring.techniques.loss import IGNORED, chunked_cross_entropy, chunked_token_losses
 from shoestring.trace import Tracer
 from shoestring.trace.record import Alloc, Free

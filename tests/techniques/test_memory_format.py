@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
+from shoestring.base.errors import UsageError
 from shoestring.data.batches import to_device
-from shoestring.errors import UsageError
 from shoestring.techniques import memory_format
 
 CPU = torch.device("cpu")

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
+from shoestring.base.errors import UsageError
 from shoestring.data.batches import to_device
-from shoestring.errors import UsageError
 from shoestring.techniques import nested
 
 META = torch.device("meta")

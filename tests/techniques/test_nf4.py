@@ -7,7 +7,7 @@ pytest.importorskip("transformers")
 import torch
 from torch import nn
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.techniques import nf4
 from shoestring.techniques.nf4 import Nf4Linear
 from tests.libraries import hide

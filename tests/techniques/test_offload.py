@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shoestring.errors import UsageError
-from shoestring.settings import Settings
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
 from shoestring.techniques import checkpointing, offload
 
 

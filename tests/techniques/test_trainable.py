@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
 from shoestring.recipe.options import Adaptation
-from shoestring.settings import Settings
 from shoestring.techniques.eightbit import BlockwiseAdamW, require_real
 from shoestring.techniques.trainable import require_trainable
 from tests.libraries import hide

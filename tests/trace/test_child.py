@@ -8,7 +8,7 @@ from shoestring.techniques import deferred_compiler
 
 TRACING_SCRIPT = """
 import json, sys, torch
-from shoestring.settings import Settings
+from shoestring.base.settings import Settings
 from shoestring.techniques import deferred_compiler
 from shoestring.trace import child
 if not {spared}:

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 import shoestring
-from shoestring.errors import TraceError
+from shoestring.base.errors import TraceError
+from shoestring.base.settings import Settings
 from shoestring.hardware.catalog import DEVICES
 from shoestring.recipe.finding import find
-from shoestring.settings import Settings
 from shoestring.trace import Tracer
 from shoestring.trace.record import Op
 from tests.mine import Mine

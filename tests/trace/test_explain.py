@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from shoestring.errors import TraceError, UsageError
+from shoestring.base.errors import TraceError, UsageError
 from shoestring.trace import fake
 from shoestring.trace.explain import explain_errors
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from shoestring.base.settings import Settings
 from shoestring.recipe import finding
-from shoestring.settings import Settings
 from shoestring.trace.record import Alloc, Event, Free, Storage
 
 LAYERS = 6

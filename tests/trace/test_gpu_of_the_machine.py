@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from shoestring.base.settings import Settings
 from shoestring.hardware.catalog import DEVICES
 from shoestring.recipe.finding import find
-from shoestring.settings import Settings
 from shoestring.trace import Tracer, fake
 from shoestring.trace.record import Op, Trace
 from tests.trace.sample_recipes import Linears

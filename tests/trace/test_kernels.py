@@ -4,9 +4,9 @@ import dataclasses
 
 import torch
 
+from shoestring.base.settings import Settings
 from shoestring.hardware.catalog import DEVICES
 from shoestring.recipe.finding import find
-from shoestring.settings import Settings
 from shoestring.trace import Tracer
 from shoestring.trace.record import Alloc, Free, Op
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from shoestring.base.settings import Settings
 from shoestring.hardware.targets import find as find_target
 from shoestring.recipe.finding import find
-from shoestring.settings import Settings
 from shoestring.trace import layouts
 from shoestring.trace.convolution import ConvolutionShape
 from shoestring.trace.record import Op, Trace

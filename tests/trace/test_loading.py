@@ -169,7 +169,7 @@ def _recorded_engine(adaptation: Any) -> Record:
     """Return the record of the engine's moving a model to a CPU, where its unpacked weights are already."""
     import torch
 
-    from shoestring.settings import Settings
+    from shoestring.base.settings import Settings
     from shoestring.techniques import adapt
     from shoestring.trace.recorder import Recorder, real
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
 from shoestring.hardware import targets
 from shoestring.plan.plan import plan_with
 from shoestring.recipe.finding import find
-from shoestring.settings import Settings
 from shoestring.trace import Tracer
 
 T4 = targets.find("t4")

@@ -3,9 +3,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from shoestring.base.settings import Precision, Settings
 from shoestring.hardware.targets import find
 from shoestring.recipe import finding
-from shoestring.settings import Precision, Settings
 from shoestring.trace import Tracer
 from shoestring.trace.record import Op, Phase, Trace
 

@@ -13,20 +13,20 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
+from shoestring.base.units import MIB
 from shoestring.data.logical_shards import LogicalShards
 from shoestring.engine.parallel.ranks import Ranks
 from shoestring.engine.parallel.updates import ShardedUpdates
 from shoestring.engine.precision import mixed_precision
-from shoestring.errors import UsageError
 from shoestring.hardware.catalog import DEVICES
 from shoestring.plan.projection import on_one_gpu
 from shoestring.recipe import finding
-from shoestring.settings import Settings
 from shoestring.techniques.buckets import fill
 from shoestring.trace import Trace, Tracer
 from shoestring.trace.distributed import BUCKET, FIRST_BUCKET, buckets
 from shoestring.trace.record import Alloc, Free, Phase
-from shoestring.units import MIB
 from tests.trace.observer import Observer
 
 WIDTH = 256

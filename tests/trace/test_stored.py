@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from shoestring.base.settings import Settings
 from shoestring.hardware.catalog import DEVICES
 from shoestring.recipe import finding
-from shoestring.settings import Settings
 from shoestring.trace import StoredTraces, Tracer
 from tests.trace.sample_recipes import Linears
 

@@ -16,10 +16,10 @@ import pytest
 import torch
 from torch import nn
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
 from shoestring.hardware.catalog import DEVICES
 from shoestring.recipe import finding
-from shoestring.settings import Settings
 from shoestring.techniques.eightbit import BlockwiseAdamW
 from shoestring.trace import Trace, Tracer
 from shoestring.trace.record import Alloc, Free, Phase

@@ -12,10 +12,10 @@ import psutil
 import pytest
 import torch
 
-from shoestring.errors import DataError, TraceError
+from shoestring.base.errors import DataError, TraceError
+from shoestring.base.settings import Settings
 from shoestring.hardware.catalog import DEVICES
 from shoestring.recipe import finding
-from shoestring.settings import Settings
 from shoestring.trace import Tracer, child_process
 from tests.trace.sample_recipes import Linears
 
@@ -25,7 +25,7 @@ MISFITS = """
 import os
 import torch
 from torch import nn
-from shoestring.errors import DataError
+from shoestring.base.errors import DataError
 
 class Base:
     def model(self):

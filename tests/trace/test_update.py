@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from shoestring.base.settings import Precision, Settings
 from shoestring.hardware.catalog import DEVICES
 from shoestring.recipe import finding
-from shoestring.settings import Precision, Settings
 from shoestring.trace import Trace, Tracer
 from shoestring.trace.record import Alloc, Free, Op, Phase
 from tests.trace import sample_recipes

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from shoestring.errors import TraceError, UsageError
+from shoestring.base.errors import TraceError, UsageError
 from shoestring.trace import waiting
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from shoestring.base.errors import UsageError
 from shoestring.engine.parallel import messages
-from shoestring.errors import UsageError
 from shoestring.train.batch_results import on_host
 
 

@@ -8,14 +8,14 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
 from shoestring.data import sequential
 from shoestring.engine.precision import mixed_precision
-from shoestring.errors import UsageError
 from shoestring.recipe.finding import find
 from shoestring.session.deadline import Deadline
 from shoestring.session.signals import StopSignals
 from shoestring.session.stop import SessionOver, Stop
-from shoestring.settings import Settings
 from shoestring.train.evaluation import best_entry, evaluate, patience_exhausted
 
 CPU = torch.device("cpu")

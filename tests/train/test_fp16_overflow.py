@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import shoestring
+from shoestring.base.errors import UsageError
 from shoestring.engine.overflow import Overflow
-from shoestring.errors import UsageError
 from shoestring.monitor.events import read
 from shoestring.train import fp16_overflow, setup, steps
 from shoestring.train.fp16_overflow import mend_overflow

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from shoestring.base.errors import UsageError
 from shoestring.data.generators import GeneratorStates
-from shoestring.errors import UsageError
 from shoestring.monitor.events import read
 from shoestring.monitor.time_breakdown import compute_breakdown
 from shoestring.session.deadline import Deadline

@@ -10,10 +10,10 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from shoestring.base.errors import CheckpointError, RunError, UsageError
 from shoestring.checkpoint.light import load_light
 from shoestring.checkpoint.store import Store
 from shoestring.checkpoint.weights import load_weights
-from shoestring.errors import CheckpointError, RunError, UsageError
 from shoestring.monitor.events import read
 from tests.by_trainer import KINDS
 from tests.sessions import final_bits, final_checkpoint, session

@@ -9,14 +9,14 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from shoestring.base.errors import RunError
+from shoestring.base.settings import Settings
 from shoestring.engine import cuda_graphs
 from shoestring.engine.cuda_graphs import CudaGraphs
 from shoestring.engine.state import build
-from shoestring.errors import RunError
 from shoestring.monitor.events import read
 from shoestring.recipe.finding import find
 from shoestring.session.stored import StoredPlan
-from shoestring.settings import Settings
 from shoestring.techniques.fallbacks import next_step
 from shoestring.train import oom, saving
 from tests.sessions import light_bits, session

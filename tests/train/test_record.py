@@ -7,14 +7,14 @@ import shlex
 import pytest
 from torch import nn
 
-from shoestring.errors import RunError
+from shoestring.base.errors import RunError
+from shoestring.base.settings import Settings
 from shoestring.monitor import events as events_module
 from shoestring.monitor.events import Events
 from shoestring.recipe.finding import find
 from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stop import SessionOver
-from shoestring.settings import Settings
 from shoestring.techniques.parameter_count import ParameterCount
 from shoestring.train import record as record_module
 from shoestring.train.record import Record

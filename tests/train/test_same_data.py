@@ -5,8 +5,8 @@ import random
 import pytest
 import torch
 
+from shoestring.base.errors import RunError
 from shoestring.engine.parallel.ranks import Ranks
-from shoestring.errors import RunError
 from shoestring.recipe.finding import find
 from shoestring.train.same_data import require_same_data
 from tests.ranks import run_ranks

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from shoestring.settings import Settings
+from shoestring.base.settings import Settings
 from shoestring.train.save_policy import SavePolicy
 
 

@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import nn
 
+from shoestring.base.errors import CheckpointError, RunError
+from shoestring.base.settings import Settings
 from shoestring.checkpoint.manifest import read_manifest
 from shoestring.checkpoint.sections import read_sections
 from shoestring.checkpoint.store import Store
 from shoestring.engine.averaging import AveragedWeights
 from shoestring.engine.precision import mixed_precision
 from shoestring.engine.state import TrainingState
-from shoestring.errors import CheckpointError, RunError
 from shoestring.session.deadline import Deadline
-from shoestring.settings import Settings
 from shoestring.train import saving
 from shoestring.train.save_policy import SavePolicy
 from shoestring.train.saving import Saver

@@ -6,9 +6,9 @@ import os
 import pytest
 import torch
 
+from shoestring.base.errors import CheckpointError
 from shoestring.checkpoint.snapshot import Section, Snapshot
 from shoestring.engine.parallel.ranks import Ranks
-from shoestring.errors import CheckpointError
 from shoestring.train import shared_store
 from shoestring.train.shared_store import SharedStore
 from tests.ranks import run_ranks

@@ -2,9 +2,9 @@ import dataclasses
 
 import torch
 
+from shoestring.base.settings import Settings
 from shoestring.engine.environment import environment
 from shoestring.recipe.finding import find
-from shoestring.settings import Settings
 from shoestring.train.stored_settings import OF_THE_RESULT
 
 

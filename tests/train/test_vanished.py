@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from shoestring.errors import CheckpointError
+from shoestring.base.errors import CheckpointError
 from tests.crash.schedule import Small
 from tests.sessions import final_bits, session
 

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from shoestring.base.errors import ShoestringError
+from shoestring.base.failures import describe, exits_as_errors
 from shoestring.check.child import read_request
 from shoestring.check.memory import peak_bytes, read_status, reset_peak
 from shoestring.check.reporting import Report, reporting
-from shoestring.errors import ShoestringError
 from shoestring.estimate.disk import SMALL_FILES
-from shoestring.failures import describe, exits_as_errors
 from shoestring.plan.costs import COPY_SHARE
 
 _HOST_SHARE = 0.9
@@ -39,12 +39,12 @@ def try_sizes(request: dict[str, Any], report: Report) -> None:
 def _try_sizes(request: dict[str, Any], report: Report) -> None:
     import torch
 
+    from shoestring.base.settings import Settings
     from shoestring.data.batches import collate_function, fetch
     from shoestring.data.seeded import seeded_data
     from shoestring.engine.determinism import deterministic
     from shoestring.engine.state import build
     from shoestring.recipe.finding import load
-    from shoestring.settings import Settings
 
     loaded, device = load(request["reference"], request["options"]), torch.device(request["device"])
     settings = Settings.from_json(request["settings"])

@@ -7,8 +7,8 @@ import sys
 import time
 from typing import Any
 
+from shoestring.base.units import MIB
 from shoestring.check.facts import Build, Gpu, GpuLink
-from shoestring.units import MIB
 
 _SECONDS = 60.0
 _LINK_BYTES, _LINK_REPEATS = 64 * MIB, 5

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
-from shoestring.processes import exit_with_parent, kill_with_descendants
-from shoestring.reading import parse_json
-from shoestring.units import seconds_text
+from shoestring.base.processes import exit_with_parent, kill_with_descendants
+from shoestring.base.reading import parse_json
+from shoestring.base.units import seconds_text
 
 _TAIL_BYTES = 8192
 """How much of the end of the child's standard error is read for its last line."""

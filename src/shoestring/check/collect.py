@@ -4,13 +4,13 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from shoestring.base.errors import RunError
+from shoestring.base.packages.requirements import required
 from shoestring.check import build, disk, host, inputs, network, run_lock
 from shoestring.check.facts import Facts
-from shoestring.errors import RunError
 from shoestring.hardware import probe, targets
 from shoestring.hardware.catalog import Target
 from shoestring.hardware.occupancy import Driver, occupancy
-from shoestring.packages.requirements import required
 from shoestring.recipe.finding import HUGGING_FACE
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.requirements import required_extras

@@ -10,9 +10,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from shoestring.base.units import MIB
 from shoestring.check.facts import Disk
 from shoestring.checkpoint.files import directory_bytes
-from shoestring.units import MIB
 
 TEST_BYTES = 64 * MIB
 _CHUNK_BYTES = 8 * MIB

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shoestring.base.packages.requirements import Package
 from shoestring.hardware.catalog import Platform, Target
 from shoestring.hardware.occupancy import Driver
-from shoestring.packages.requirements import Package
 
 
 @dataclass(frozen=True, kw_only=True)

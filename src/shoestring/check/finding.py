@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from shoestring.renamed import instance_attributes_of
+from shoestring.base.renamed import instance_attributes_of
 
 Status = Literal["pass", "warn", "fail"]
 

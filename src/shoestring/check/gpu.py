@@ -2,11 +2,11 @@
 
 import re
 
+from shoestring.base.units import MIB, bytes_text, seconds_text
 from shoestring.check.facts import Facts
 from shoestring.check.finding import Finding, failed, passed, warned
 from shoestring.estimate.exchange import LINKS
 from shoestring.hardware.occupancy import Card, Holder
-from shoestring.units import MIB, bytes_text, seconds_text
 
 _OLD_BUILD = "install torch's CUDA 12.6 build: pip install torch --index-url https://download.pytorch.org/whl/cu126"
 _IDLE_BYTES = 512 * MIB

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from shoestring.base.errors import UsageError
 from shoestring.data.seeded import seeded_data
-from shoestring.errors import UsageError
 from shoestring.hardware.measured import write_at_once
 from shoestring.recipe.absent_data import Lengths
 from shoestring.recipe.contract import length_of

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
+from shoestring.base.units import plural, seconds_text
 from shoestring.check.finding import Finding, passed, warned
 from shoestring.check.trial_findings import Trial
 from shoestring.data.worker_count import TOLERATED, workers_for
 from shoestring.plan.plan import Plan
 from shoestring.recipe.contract import updates_per_epoch
-from shoestring.units import plural, seconds_text
 
 
 @dataclass(frozen=True, kw_only=True)

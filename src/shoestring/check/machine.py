@@ -1,10 +1,10 @@
 """Checks of the machine apart from the GPU: PyTorch, cores, memory, disk, clocks and environment variables."""
 
+from shoestring.base.packages.requirements import library_of, remedy
+from shoestring.base.units import GIB, MIB, bytes_text
 from shoestring.check.facts import Facts
 from shoestring.check.finding import Finding, failed, passed, warned
 from shoestring.hardware import cublas
-from shoestring.packages.requirements import library_of, remedy
-from shoestring.units import GIB, MIB, bytes_text
 
 _EARLIEST = 1_735_689_600.0  # 2025-01-01, before this program existed
 _LATEST = 4_102_444_800.0  # 2100-01-01

@@ -4,15 +4,15 @@ import itertools
 from dataclasses import dataclass
 from typing import Any
 
-from shoestring import config
+from shoestring.base import config
+from shoestring.base.errors import RunError, ShoestringError, TraceError
+from shoestring.base.settings import Settings
+from shoestring.base.units import bytes_text, seconds_text
 from shoestring.check.child import run_child
 from shoestring.check.finding import Finding, failed, passed, warned
-from shoestring.errors import RunError, ShoestringError, TraceError
 from shoestring.hardware.catalog import Target
 from shoestring.plan.untraced import TRAINING_HINT
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.settings import Settings
-from shoestring.units import bytes_text, seconds_text
 
 GROWTH_SECONDS = 60.0
 """After this time no larger microbatch is tried."""

@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shoestring.base.display import Displayed
+from shoestring.base.errors import ShoestringError, TraceError
+from shoestring.base.settings import Settings
 from shoestring.check import gpu, machine, measuring, requirements, trial_findings
 from shoestring.check.collect import collect_facts
 from shoestring.check.facts import Facts
 from shoestring.check.finding import Finding, Status, failed, warned
 from shoestring.check.loading import check_loading, measured_loading
-from shoestring.display import Displayed
-from shoestring.errors import ShoestringError, TraceError
 from shoestring.hardware import probe, targets
 from shoestring.hardware.images import ImageAnswer
 from shoestring.plan.weight_type import with_weight_type
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.whole_batch import require_whole_batch
-from shoestring.settings import Settings
 
 Check = Callable[[Facts], Finding | None]
 

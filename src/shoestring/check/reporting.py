@@ -6,8 +6,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from shoestring.errors import ShoestringError
-from shoestring.packages.broken import broken_library
+from shoestring.base.errors import ShoestringError
+from shoestring.base.packages.broken import broken_library
 
 Report = Callable[[dict[str, Any]], None]
 

@@ -1,11 +1,11 @@
 """Checks of what the request requires: packages, inputs, internet access, the quota and the run's directory."""
 
+from shoestring.base.packages.requirements import parse_version, remedy
+from shoestring.base.packages.tested import TESTED
 from shoestring.check.facts import Facts
 from shoestring.check.finding import Finding, failed, passed, warned
 from shoestring.check.network import HUB, PYPI
 from shoestring.hardware.images import ImageAnswer, image_answer
-from shoestring.packages.requirements import parse_version, remedy
-from shoestring.packages.tested import TESTED
 
 
 def check_packages(facts: Facts) -> Finding | None:

@@ -6,8 +6,8 @@ import os
 import re
 from pathlib import Path
 
+from shoestring.base.reading import open_file
 from shoestring.check.facts import RunLock
-from shoestring.reading import open_file
 
 _HOLDER = re.compile(r"pid (?P<pid>\d+) on (?P<node>\S+), begun (?P<started>\d+)")
 

@@ -5,18 +5,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from shoestring.base.errors import ShoestringError, TraceError
+from shoestring.base.settings import Settings
+from shoestring.base.units import MIB, bytes_text, count_text, plural, seconds_text
 from shoestring.check.facts import Facts
 from shoestring.check.finding import Finding, failed, passed, warned
 from shoestring.check.probe.probing import Probe, run_probe
 from shoestring.check.probe.result import measurement
-from shoestring.errors import ShoestringError, TraceError
 from shoestring.hardware.catalog import Target
 from shoestring.plan.measurement import Measurement
 from shoestring.plan.plan import Plan, make_plan
 from shoestring.plan.shares import gpus_of
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.settings import Settings
-from shoestring.units import MIB, bytes_text, count_text, plural, seconds_text
 
 SECONDS = 90.0
 """The time limit of a trial, including its start."""

@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
+from shoestring.base.errors import CheckpointError
 from shoestring.checkpoint.divided import own
-from shoestring.errors import CheckpointError
 
 
 def pack(state: Any) -> tuple[Any, dict[str, Tensor]]:

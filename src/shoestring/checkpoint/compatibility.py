@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from shoestring.reading import COUNT, OBJECT, find_problems
+from shoestring.base.reading import COUNT, OBJECT, find_problems
 
 # States of torch's optimizers that have the shape of the parameter (torch.optim, 2.13).
 _PARAMETER_SHAPED_STATES = {

@@ -4,13 +4,13 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+from shoestring.base.errors import CheckpointError
 from shoestring.checkpoint.manifest import DamagedFileError, read_manifest
 from shoestring.checkpoint.names import update_of
 from shoestring.checkpoint.sections import read_sections
 from shoestring.checkpoint.snapshot import snapshot
 from shoestring.checkpoint.store import METADATA, MODEL_FILE, Restored
 from shoestring.checkpoint.tensors import serialize
-from shoestring.errors import CheckpointError
 
 
 def weights_digest(model_state: Any) -> str:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from shoestring.reading import read_blocks
+from shoestring.base.reading import read_blocks
 
 _BLOCK_BYTES = 8 << 20
 _DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from shoestring.base.errors import CheckpointError
 from shoestring.checkpoint.files import Buffer, remove, sync, write_file, write_text
 from shoestring.checkpoint.manifest import (
     MANIFEST,
@@ -25,7 +26,6 @@ from shoestring.checkpoint.manifest import (
     verify_file,
 )
 from shoestring.checkpoint.mapped import READ_ERRORS, MappedFile
-from shoestring.errors import CheckpointError
 
 
 def staged_path(folder: Path, name: str) -> Path:

@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from shoestring.base.errors import CheckpointError
+from shoestring.base.reading import COUNT, OBJECT, find_problems, read_json
 from shoestring.checkpoint.files import json_text, matches_digest, remove, sha256, sync, with_digest, write_text
-from shoestring.errors import CheckpointError
-from shoestring.reading import COUNT, OBJECT, find_problems, read_json
 
 MANIFEST = "manifest.json"
 _FORMAT = 1

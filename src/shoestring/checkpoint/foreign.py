@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from shoestring.base.errors import CheckpointError
+from shoestring.base.reading import is_file, open_binary, read_json, reason
+from shoestring.base.units import bytes_text
 from shoestring.checkpoint import fileset
 from shoestring.checkpoint.compatibility import state_mismatches
 from shoestring.checkpoint.light import read_light
 from shoestring.checkpoint.mapped import MappedFile
-from shoestring.errors import CheckpointError
-from shoestring.reading import is_file, open_binary, read_json, reason
-from shoestring.units import bytes_text
 
 WHOLE = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 """The files of weights in a folder of transformers, in its order."""

@@ -16,6 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from shoestring.base.errors import CheckpointError
+from shoestring.base.reading import parse_json
+from shoestring.base.system_errors import reason, remedy
 from shoestring.checkpoint import codec, fileset
 from shoestring.checkpoint.compatibility import state_mismatches
 from shoestring.checkpoint.divided import divide_as
@@ -24,9 +27,6 @@ from shoestring.checkpoint.manifest import DamagedFileError
 from shoestring.checkpoint.mapped import READ_ERRORS, MappedFile
 from shoestring.checkpoint.names import removed_path, update_name, update_of
 from shoestring.checkpoint.tensors import serialize
-from shoestring.errors import CheckpointError
-from shoestring.reading import parse_json
-from shoestring.system_errors import reason, remedy
 
 WEIGHTS = "model.safetensors"
 ADAPTER = "adapter_model.safetensors"

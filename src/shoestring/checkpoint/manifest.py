@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from shoestring.base.errors import CheckpointError
+from shoestring.base.reading import read_json, regular_file_size
 from shoestring.checkpoint.files import matches_digest, sha256, with_digest
-from shoestring.errors import CheckpointError
-from shoestring.reading import read_json, regular_file_size
 
 FORMAT = 2
 MANIFEST = "manifest.json"

@@ -7,7 +7,7 @@ from typing import Any
 import safetensors
 from torch import Tensor
 
-from shoestring.reading import regular_file_size
+from shoestring.base.reading import regular_file_size
 
 READ_ERRORS = (OSError, ValueError, RuntimeError, TypeError, safetensors.SafetensorError)
 """Exceptions raised on opening a file, or on reading a tensor from it, if the file is not in this format."""

@@ -4,8 +4,8 @@ import os
 import weakref
 from pathlib import Path
 
+from shoestring.base.errors import CheckpointError
 from shoestring.checkpoint.files import close_quietly
-from shoestring.errors import CheckpointError
 
 
 class GoneError(CheckpointError):

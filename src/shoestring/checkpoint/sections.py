@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
+from shoestring.base.errors import CheckpointError
+from shoestring.base.reading import read_json
 from shoestring.checkpoint import codec
 from shoestring.checkpoint.divided import Pieces
 from shoestring.checkpoint.manifest import (
@@ -20,8 +22,6 @@ from shoestring.checkpoint.manifest import (
     verify_file,
 )
 from shoestring.checkpoint.mapped import READ_ERRORS, MappedFile
-from shoestring.errors import CheckpointError
-from shoestring.reading import read_json
 
 
 def read_sections(

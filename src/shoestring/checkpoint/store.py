@@ -18,6 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shoestring.base.errors import CheckpointError
+from shoestring.base.system_errors import explaining, reason, remedy
+from shoestring.base.units import MIB, bytes_text
 from shoestring.checkpoint.divided import rows_by_rank
 from shoestring.checkpoint.files import (
     directory_bytes,
@@ -46,9 +49,6 @@ from shoestring.checkpoint.presence import Presence, gone_error
 from shoestring.checkpoint.sections import read_sections
 from shoestring.checkpoint.snapshot import Section, Snapshot, snapshot
 from shoestring.checkpoint.tensors import serialize
-from shoestring.errors import CheckpointError
-from shoestring.system_errors import explaining, reason, remedy
-from shoestring.units import MIB, bytes_text
 
 _REPLACED = re.compile(r"\.replaced-([0-9]{8,18})")
 MODEL_FILE = "model.safetensors"

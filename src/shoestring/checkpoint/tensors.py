@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
+from shoestring.base.errors import CheckpointError
 from shoestring.checkpoint.files import Buffer
-from shoestring.errors import CheckpointError
 
 # The names of dtypes in the format, as in safetensors.torch.
 _DTYPE_NAMES = {

@@ -4,12 +4,12 @@ from pathlib import Path
 
 from torch import nn
 
+from shoestring.base.errors import CheckpointError
 from shoestring.checkpoint.compatibility import state_mismatches
 from shoestring.checkpoint.manifest import AVERAGED, DamagedFileError, read_manifest
 from shoestring.checkpoint.names import update_of
 from shoestring.checkpoint.sections import read_sections
 from shoestring.checkpoint.trained import trained_state
-from shoestring.errors import CheckpointError
 
 
 def is_checkpoint(folder: Path) -> bool:

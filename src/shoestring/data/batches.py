@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch.utils.data import TensorDataset, default_collate
 
+from shoestring.base.settings import MemoryFormat
 from shoestring.data.generators import GeneratorStates
 from shoestring.data.seeding import derive, seed_host
 from shoestring.recipe.microbatches import Member, flattened
 from shoestring.recipe.parts import Parts
-from shoestring.settings import MemoryFormat
 from shoestring.techniques import memory_format, nested
 
 

@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from shoestring.base.errors import ShoestringError, UsageError
+from shoestring.base.units import bytes_text, parse_bytes, seconds_text
 from shoestring.checkpoint.files import directory_bytes
 from shoestring.data.staging import stage
-from shoestring.errors import ShoestringError, UsageError
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.session.lock import locked
-from shoestring.units import bytes_text, parse_bytes, seconds_text
 
 _SHARE = 0.5  # of the disk; the other half is for checkpoints and everything else
 

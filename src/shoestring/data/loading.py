@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import torch
 
+from shoestring.base.settings import MemoryFormat
 from shoestring.data.batches import SampleRandomness, WatchedCollate, collate_function, fetch, to_device
 from shoestring.data.logical_shards import LogicalShards
 from shoestring.data.order import DataOrder
@@ -18,7 +19,6 @@ from shoestring.hardware.probe import cores
 from shoestring.recipe.contract import length_of
 from shoestring.recipe.microbatches import Member, flattened, longest_first, pack, split
 from shoestring.recipe.parts import Parts
-from shoestring.settings import MemoryFormat
 from shoestring.techniques import nested
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 
 
 def pad_batch(samples: Sequence[Any], value: Any, *, multiple: int = 8) -> Any:

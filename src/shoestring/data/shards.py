@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, islice
 from typing import Any
 
+from shoestring.base.errors import DataError, UsageError
 from shoestring.data.generators import preserved_generators
 from shoestring.data.seeding import derive, seed_host
-from shoestring.errors import DataError, UsageError
 
 
 class Shards:

@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from shoestring.base.errors import DataError, UsageError
+from shoestring.base.reading import open_binary, read_json
+from shoestring.base.units import bytes_text
 from shoestring.checkpoint.files import remove_file, sha256, write_file, write_json
-from shoestring.errors import DataError, UsageError
-from shoestring.reading import open_binary, read_json
-from shoestring.units import bytes_text
 
 Progress = Callable[[int, int], None]
 """(bytes that are staged already, total bytes)."""

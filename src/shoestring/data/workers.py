@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from shoestring import processes
+from shoestring.base import processes
+from shoestring.base.errors import RunError
 from shoestring.data.batches import SampleRandomness, fetch, pinned
-from shoestring.errors import RunError
 from shoestring.monitor.host_memory import describe_memory
 from shoestring.recipe.microbatches import Member
 from shoestring.recipe.source import RecipeModules

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from shoestring.base.units import MIB
 from shoestring.engine import foreach
 from shoestring.engine.memory import HalfDoneError
 from shoestring.techniques import norms
 from shoestring.techniques.slots import buffers, set_buffer
-from shoestring.units import MIB
 
 SMALL = MIB
 """Bytes up to which a buffer is copied even if it never changes: statistics are small, tables and masks are not."""

@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from shoestring.base.errors import RunError, UsageError
+from shoestring.base.settings import Settings
 from shoestring.data.generators import GeneratorStates
 from shoestring.engine import foreach
 from shoestring.engine.memory import error_message, out_of_memory
 from shoestring.engine.model_tensors import ModelTensors
 from shoestring.engine.update import Microbatch, Weight, Work
-from shoestring.errors import RunError, UsageError
-from shoestring.settings import Settings
 from shoestring.techniques import nested
 
 MAX_GRAPHS = 16

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
 from shoestring.checkpoint.files import sha256
 from shoestring.engine.parallel.fully_sharded import is_fully_sharded
 from shoestring.engine.parallel.ranks import ONE_RANK, Ranks
-from shoestring.errors import UsageError
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.settings import Settings
 from shoestring.techniques import compiled, memory_format
 
 _CONTENT = "content of "

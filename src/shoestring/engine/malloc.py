@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from shoestring.units import MIB
+from shoestring.base.units import MIB
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """From glibc's malloc.h."""

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import torch
 
-from shoestring.errors import RunError, ShoestringError
+from shoestring.base.errors import RunError, ShoestringError
 from shoestring.monitor.host_memory import describe_memory
 from shoestring.session.stop import SessionOver
 

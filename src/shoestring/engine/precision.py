@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from shoestring.errors import UsageError
-from shoestring.settings import Precision
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Precision
 
 MIN_LOSS_SCALE = 1.0
 """A loss scale below 1 makes gradients smaller than they are: if they still overflow, scaling is not the cause."""

@@ -11,14 +11,14 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from shoestring.base.errors import RunError
+from shoestring.base.renamed import accepts_old_arguments, instance_attributes_of
 from shoestring.engine.buffers import BufferBackup
 from shoestring.engine.memory import Failure, catch_out_of_memory, free_unused_memory
 from shoestring.engine.precision import MIN_LOSS_SCALE, MixedPrecision
 from shoestring.engine.state import trains_batch_norm
 from shoestring.engine.update import UpdateResult
-from shoestring.errors import RunError
 from shoestring.monitor.host_memory import describe_memory
-from shoestring.renamed import accepts_old_arguments, instance_attributes_of
 from shoestring.techniques.fallbacks import halved, least_micro_batch
 
 T = TypeVar("T")

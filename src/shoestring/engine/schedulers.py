@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipe.optimizers import BuiltOptimizer, BuiltScheduler
 
 

@@ -12,6 +12,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from shoestring.base.errors import CheckpointError, UsageError
+from shoestring.base.reading import is_count
+from shoestring.base.settings import Settings
 from shoestring.checkpoint.compatibility import history_problems, optimizer_state_mismatches, state_mismatches
 from shoestring.checkpoint.trained import trained_state
 from shoestring.data.seeding import derive, seed_all
@@ -24,11 +27,8 @@ from shoestring.engine.parallel.fully_sharded import FullySharded, is_fully_shar
 from shoestring.engine.parallel.ranks import ONE_RANK, Ranks
 from shoestring.engine.precision import MixedPrecision, mixed_precision
 from shoestring.engine.schedulers import SteppedSchedulers
-from shoestring.errors import CheckpointError, UsageError
-from shoestring.reading import is_count
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
-from shoestring.settings import Settings
 from shoestring.techniques import (
     adapt,
     autotuning,

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from shoestring.base.errors import RunError, UsageError
 from shoestring.checkpoint.divided import whole
 from shoestring.engine import foreach
 from shoestring.engine.memory import HalfDoneError, out_of_memory_message
 from shoestring.engine.precision import MixedPrecision
-from shoestring.errors import RunError, UsageError
 from shoestring.recipe.losses import scalar_loss
 
 LossFunction = Callable[[nn.Module, Any], Any]

@@ -12,7 +12,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from shoestring.units import MIB
+from shoestring.base.units import MIB
 
 ROUNDING = 512
 SMALL = MIB

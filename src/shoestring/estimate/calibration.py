@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
+from shoestring.base.reading import number
 from shoestring.estimate.spread import Spread
 from shoestring.hardware.measured import MeasuredRates
-from shoestring.reading import number
 
 MIN_PROGRESS_LINES = 3
 """The least number of progress lines from which a speed and its variation are computed."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shoestring.base.units import KIB
 from shoestring.trace.record import Alloc, Free, Part, Trace
-from shoestring.units import KIB
 
 _SAVED: tuple[Part, ...] = ("optimizer states", "averaged weights")
 """The parts that a full checkpoint has besides the weights."""

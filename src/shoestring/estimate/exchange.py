@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shoestring.units import GIB, MIB
+from shoestring.base.units import GIB, MIB
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from shoestring.base.settings import Precision
 from shoestring.estimate.convolutions import ALIGNMENT, tensor_core_seconds
 from shoestring.estimate.rates import Curve, HostKind, Kind, Rates
-from shoestring.settings import Precision
 from shoestring.trace.convolution import ConvolutionShape
 from shoestring.trace.record import Op
 

@@ -10,12 +10,12 @@ from functools import lru_cache
 from statistics import median
 from typing import Any
 
+from shoestring.base.settings import Precision
 from shoestring.estimate.cpu_kernels import cpu_kernels
 from shoestring.estimate.kernels import WINOGRAD, padded_flops, tiled_flops
 from shoestring.estimate.rates import MEASURED_RATES, Curve, Kind, Rates, TensorCoreConvolutions, find_rates
 from shoestring.hardware.catalog import Device
 from shoestring.hardware.measured import MeasuredRates, OperatorTiming
-from shoestring.settings import Precision
 
 _LARGE_BYTES = 2**24
 """From here on operators that are bound by memory have their full bandwidth, since no cache holds their operands."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from shoestring.base.settings import Precision
 from shoestring.hardware.catalog import Device
-from shoestring.settings import Precision
 from shoestring.trace.record import Op, PhaseName
 
 Curve = tuple[tuple[float, float], ...]

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shoestring.settings import Precision
+from shoestring.base.settings import Precision
 from shoestring.trace.convolution import ConvolutionShape
 from shoestring.trace.record import Event, Op, Phase
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from shoestring.base.settings import Precision
+from shoestring.base.units import GIB, KIB, MIB
 from shoestring.hardware.measured import MeasuredRates
-from shoestring.settings import Precision
-from shoestring.units import GIB, KIB, MIB
 
 GB = 10**9  # the unit of data sheets and disks; memory is given in GiB
 

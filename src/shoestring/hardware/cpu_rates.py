@@ -24,8 +24,8 @@ from statistics import median
 from time import monotonic, perf_counter, thread_time
 from typing import Any
 
-from shoestring.reading import Kind, find_problems, read_json
-from shoestring.units import MIB
+from shoestring.base.reading import Kind, find_problems, read_json
+from shoestring.base.units import MIB
 
 _ROOT = Path("/")
 _FORMAT = "shoestring CPU rates 1"

@@ -7,7 +7,7 @@ runs in another thread (torch 2.11).
 
 from __future__ import annotations
 
-from shoestring.units import KIB
+from shoestring.base.units import KIB
 
 CONFIG_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from shoestring.packages.requirements import Package, parse_version
+from shoestring.base.packages.requirements import Package, parse_version
 
 
 @dataclass(frozen=True, kw_only=True)

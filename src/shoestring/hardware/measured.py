@@ -15,10 +15,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, get_args
 
-from shoestring.errors import RunError, UsageError
-from shoestring.reading import COUNT, OBJECT, TEXT, Kind, find_problems, read_json, reason
-from shoestring.settings import Precision
-from shoestring.units import MIB
+from shoestring.base.errors import RunError, UsageError
+from shoestring.base.reading import COUNT, OBJECT, TEXT, Kind, find_problems, read_json, reason
+from shoestring.base.settings import Precision
+from shoestring.base.units import MIB
 
 SUFFIX = ".json"
 """The end of the name of such a file, by which `--on` and `--calibrate` tell it from a target or a run."""

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from shoestring.errors import RunError
+from shoestring.base.errors import RunError
 from shoestring.hardware.catalog import CONTEXT, CONTEXT_SOURCE, DEVICES, PLATFORMS, Device, Platform, Target
 from shoestring.hardware.cpu_rates import cpu_rates
 

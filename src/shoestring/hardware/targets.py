@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shoestring.errors import UsageError, nearest
+from shoestring.base.errors import UsageError, nearest
 from shoestring.hardware import probe
 from shoestring.hardware.catalog import CONTEXT, CONTEXT_SOURCE, DEVICES, PLATFORMS, Device, Platform, Target
 from shoestring.hardware.measured import SUFFIX, MeasuredRates, read_measured

@@ -18,9 +18,9 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
+from shoestring.base.streams import flush
 from shoestring.engine.memory import Failure, out_of_memory_message
 from shoestring.engine.parallel.ranks import Ranks, noticing_lost_peers
-from shoestring.streams import flush
 
 _COLLECTIVES = (
     "all_gather",

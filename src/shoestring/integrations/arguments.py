@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
 from shoestring.engine.parallel.ranks import Ranks
-from shoestring.errors import UsageError
 from shoestring.integrations import private_parts
-from shoestring.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)

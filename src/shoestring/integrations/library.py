@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
+from shoestring.base.errors import RunError
 from shoestring.data.seeding import derive, seed_all
 from shoestring.engine.memory import Failure, catch_out_of_memory
 from shoestring.engine.precision import mixed_precision
-from shoestring.errors import RunError
 from shoestring.integrations.arguments import recomputes
 from shoestring.integrations.callback import TrainingEnded
 from shoestring.integrations.environment import library_versions, processes_fact

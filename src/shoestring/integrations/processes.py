@@ -9,11 +9,11 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 
+from shoestring.base.errors import UsageError
+from shoestring.base.streams import flush, write_messages
 from shoestring.engine.parallel.joining import join
 from shoestring.engine.parallel.ranks import PeerLostError, Ranks
-from shoestring.errors import UsageError
 from shoestring.session.launcher import Launcher, end_with_agent
-from shoestring.streams import flush, write_messages
 
 
 @contextmanager

@@ -22,13 +22,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from shoestring.base.errors import RunError
 from shoestring.engine.buffers import BufferBackup
 from shoestring.engine.halves import relative_error
 from shoestring.engine.memory import Failure, catch_out_of_memory, free_unused_memory
 from shoestring.engine.recovery import OutOfMemory, discard_attempt
 from shoestring.engine.side_effects import without_side_effects
 from shoestring.engine.state import trains_batch_norm
-from shoestring.errors import RunError
 from shoestring.integrations.arguments import recomputes
 from shoestring.integrations.environment import precision_of
 from shoestring.integrations.private_parts import accumulated_values, set_accumulated_values

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from shoestring.base.errors import CheckpointError, UsageError
+from shoestring.base.reading import COUNT, find_problems, number
 from shoestring.checkpoint.compatibility import history_problems, state_mismatches
 from shoestring.checkpoint.trained import trained_state
 from shoestring.engine.averaging import AveragedWeights
@@ -19,9 +21,7 @@ from shoestring.engine.parallel.fully_sharded import FullySharded
 from shoestring.engine.parallel.ranks import Ranks
 from shoestring.engine.precision import MixedPrecision
 from shoestring.engine.state import trains_batch_norm
-from shoestring.errors import CheckpointError, UsageError
 from shoestring.integrations.private_parts import pack_accumulated, restore_accumulated
-from shoestring.reading import COUNT, find_problems, number
 from shoestring.recipe.parts import Parts
 from shoestring.techniques import checkpointing, memory_format
 from shoestring.techniques.fallbacks import Limits, Sizes, least_micro_batch

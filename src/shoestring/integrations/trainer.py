@@ -25,12 +25,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from shoestring.base.errors import UsageError
+from shoestring.base.packages.quiet import quiet_bitsandbytes
+from shoestring.base.settings import Settings
+from shoestring.base.streams import write_messages
+from shoestring.base.system_errors import explaining
+from shoestring.base.units import count_text
 from shoestring.checkpoint.store import Restored, Store
 from shoestring.checkpoint.trained import frozen_digest
 from shoestring.engine.determinism import deterministic
 from shoestring.engine.parallel.ranks import ONE_RANK, Ranks
 from shoestring.engine.precision import mixed_precision
-from shoestring.errors import UsageError
 from shoestring.integrations import private_parts
 from shoestring.integrations.arguments import notes, refuse_arguments, refuse_distribution
 from shoestring.integrations.callback import StepsCallback
@@ -44,20 +49,15 @@ from shoestring.integrations.processes import joined, leaving_after_lost_peer
 from shoestring.integrations.session import TrainerSession
 from shoestring.integrations.splitting import make_splitting_class
 from shoestring.integrations.state import LibraryState
-from shoestring.packages.quiet import quiet_bitsandbytes
 from shoestring.remote.backup.processes import copying, require_elsewhere, restoring
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stop import SessionOver, Stop, session
 from shoestring.session.stored import StoredPlan
-from shoestring.settings import Settings
-from shoestring.streams import write_messages
-from shoestring.system_errors import explaining
 from shoestring.techniques.fallbacks import Sizes
 from shoestring.train.record import Record
 from shoestring.train.request import SessionRequest
 from shoestring.train.session import TrainingSession
 from shoestring.train.setup import complete_weights, load_newest, run_saver, run_store
-from shoestring.units import count_text
 
 if TYPE_CHECKING:
     from transformers import Trainer

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from shoestring.streams import ReportStream, message_text
-from shoestring.units import count_text, seconds_text
+from shoestring.base.streams import ReportStream, message_text
+from shoestring.base.units import count_text, seconds_text
 
 
 class Counter:

@@ -16,11 +16,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from shoestring.base.errors import UsageError
+from shoestring.base.reading import (
+    COUNT,
+    LINE_BYTES,
+    TEXT,
+    Kind,
+    find_problems,
+    number,
+    open_file,
+    parse_json,
+    read_lines,
+)
+from shoestring.base.system_errors import reason
+from shoestring.base.units import MIB
 from shoestring.checkpoint.files import close_quietly, is_disk_full, json_digest, replace
-from shoestring.errors import UsageError
-from shoestring.reading import COUNT, LINE_BYTES, TEXT, Kind, find_problems, number, open_file, parse_json, read_lines
-from shoestring.system_errors import reason
-from shoestring.units import MIB
 
 Event = dict[str, Any]
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shoestring.reading import number
+from shoestring.base.reading import number
 
 NOTICEABLE_SHARE = 0.05
 """Of the time of updates: GPUs that wait for less are equally fast."""

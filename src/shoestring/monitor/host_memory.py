@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shoestring.base.units import bytes_text
 from shoestring.hardware.probe import control_files, file_bytes
-from shoestring.units import bytes_text
 
 _ROOT = Path("/")
 _NEAR = 0.9

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
+from shoestring.base.streams import ReportStream, message_text
+from shoestring.base.units import bytes_text, count_text, seconds_text
 from shoestring.monitor.speed import Speed
-from shoestring.streams import ReportStream, message_text
-from shoestring.units import bytes_text, count_text, seconds_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from shoestring.base.reading import number
 from shoestring.monitor.gpus import ranks_of
-from shoestring.reading import number
 
 Cause = Literal["input", "launches", "arithmetic", "exchange", "imbalance", "saving", "evaluating", "starting"]
 

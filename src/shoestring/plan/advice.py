@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from shoestring.base.settings import Settings
+from shoestring.base.units import bytes_text, seconds_text
 from shoestring.estimate.disk import checkpoint_bytes
 from shoestring.hardware.catalog import Target
 from shoestring.plan.candidates import Candidate, seconds_of
 from shoestring.plan.shares import samples_per_gpu, states_shares
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.settings import Settings
 from shoestring.trace.record import Alloc, Event, Op, Phase, Trace
-from shoestring.units import bytes_text, seconds_text
 
 _LARGER = 8
 _MIN_SHARE = 0.6

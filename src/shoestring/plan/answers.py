@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from shoestring.base.settings import Settings
+from shoestring.base.units import count_text, plural, seconds_text
 from shoestring.hardware.catalog import Target
 from shoestring.plan.commands import is_sent, training_command
 from shoestring.plan.counts import Counts
 from shoestring.plan.proposals import Proposal
 from shoestring.plan.sessions import PlannedSession, PlannedWeek, Work, sessions, times
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.settings import Settings
-from shoestring.units import count_text, plural, seconds_text
 
 _WEEK_HOURS = 7 * 24.0
 

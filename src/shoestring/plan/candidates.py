@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from shoestring.errors import TraceError, UsageError
+from shoestring.base.errors import TraceError, UsageError
+from shoestring.base.settings import Settings
 from shoestring.estimate.calibration import Calibration
 from shoestring.estimate.exchange import GATHERS
 from shoestring.estimate.memory import Breakdown, memory
@@ -18,7 +19,6 @@ from shoestring.plan.load import load_of_shard, rows_per_shard
 from shoestring.plan.projection import on_one_gpu
 from shoestring.plan.shares import gpus_of, samples_per_gpu, shards_per_gpu
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.settings import Settings
 from shoestring.techniques.autotuning import uses_cudnn_benchmark
 from shoestring.trace import Tracer
 from shoestring.trace.record import Trace

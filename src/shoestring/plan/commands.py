@@ -7,7 +7,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from shoestring import config
+from shoestring.base import config
+from shoestring.base.settings import Settings
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Platform, Target
 from shoestring.hardware.probe import platform_here
@@ -15,7 +16,6 @@ from shoestring.plan.weight_type import with_weight_type
 from shoestring.recipe.absent_data import split_values
 from shoestring.recipe.finding import is_hugging_face
 from shoestring.recipe.options import LoadedRecipe, own_fields, with_defaults
-from shoestring.settings import Settings
 
 
 def plan_command(loaded: LoadedRecipe, requested: Settings, target: Target, changes: Mapping[str, Any]) -> str:

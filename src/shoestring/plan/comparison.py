@@ -5,15 +5,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from shoestring import display
+from shoestring.base import display
+from shoestring.base.settings import Settings
+from shoestring.base.units import plural, seconds_text
 from shoestring.estimate.calibration import Calibration
 from shoestring.hardware.catalog import Target
 from shoestring.plan.plan import Plan, plan_with
 from shoestring.plan.weight_type import with_weight_type
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.settings import Settings
 from shoestring.trace import Tracer
-from shoestring.units import plural, seconds_text
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from shoestring.base.settings import Settings
+from shoestring.base.units import plural
 from shoestring.estimate.disk import checkpoint_bytes
 from shoestring.hardware.catalog import Target
 from shoestring.plan.candidates import Candidate
 from shoestring.plan.shares import gpus_of, states_shares
-from shoestring.settings import Settings
-from shoestring.units import plural
 
 _FP32 = 4
 """Bytes of each value of an adapter's weights."""

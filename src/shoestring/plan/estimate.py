@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shoestring import display
+from shoestring.base import display
+from shoestring.base.garbage import collection_paused
+from shoestring.base.settings import Settings
+from shoestring.base.units import bytes_text
 from shoestring.estimate.memory import Breakdown
 from shoestring.estimate.phases import peak_tensor_bytes
-from shoestring.garbage import collection_paused
 from shoestring.hardware.catalog import Target
 from shoestring.plan.candidates import candidate
 from shoestring.plan.gpus import divide
@@ -16,10 +18,8 @@ from shoestring.plan.untraced import hinting_at_training
 from shoestring.plan.weight_type import precision_of_frozen_weights, with_weight_type
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.whole_batch import require_whole_batch
-from shoestring.settings import Settings
 from shoestring.trace import Tracer
 from shoestring.trace.record import Facts
-from shoestring.units import bytes_text
 
 
 @dataclass(frozen=True, kw_only=True)

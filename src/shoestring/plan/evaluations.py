@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from shoestring.errors import ShoestringError
+from shoestring.base.errors import ShoestringError
 from shoestring.estimate.span import NOTHING, Span
 from shoestring.estimate.time import update_seconds
 from shoestring.hardware.catalog import Target

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 
+from shoestring.base.settings import Settings
+from shoestring.base.units import bytes_text, seconds_text
 from shoestring.hardware.catalog import Target
 from shoestring.plan.candidates import Candidate
 from shoestring.plan.search import TIE_RATIO
 from shoestring.plan.shares import gpus_of
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.settings import Settings
-from shoestring.units import bytes_text, seconds_text
 
 _DIVIDED = {
     "zero1": "optimizer states",

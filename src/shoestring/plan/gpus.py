@@ -6,7 +6,9 @@ only if that memory would allow faster settings, or any. One GPU is compared wit
 
 from collections.abc import Iterator, Sequence
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
+from shoestring.base.units import plural
 from shoestring.hardware.catalog import NCCL_BYTES, Target
 from shoestring.plan.candidates import Candidate, Candidates
 from shoestring.plan.load import is_packed
@@ -25,9 +27,7 @@ from shoestring.plan.search import (
 )
 from shoestring.plan.shares import gpus_of, samples_per_shard
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.settings import Settings
 from shoestring.techniques.trainable import TRAINED, sharding_problems
-from shoestring.units import plural
 
 MOST_PROCESSES = 16
 """Of a run on a CPU, whose cores they share."""

@@ -3,14 +3,14 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shoestring import display
+from shoestring.base import display
+from shoestring.base.settings import Settings
 from shoestring.estimate.memory import Breakdown, memory
 from shoestring.estimate.time import update_seconds
 from shoestring.hardware.catalog import Target
 from shoestring.plan.candidates import with_nominal_rates
 from shoestring.plan.weight_type import with_weight_type
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.settings import Settings
 from shoestring.trace import Tracer
 from shoestring.trace.record import Facts, Trace
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from shoestring.base.units import plural
 from shoestring.estimate.span import Span
 from shoestring.hardware.catalog import Target
 from shoestring.hardware.probe import platform_here
@@ -13,7 +14,6 @@ from shoestring.plan.evaluations import Evaluations
 from shoestring.plan.sessions import WAITING, Work
 from shoestring.plan.times import PlannedTime
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.units import plural
 
 _REMOTE_START = Span(60.0, 20.0, 180.0)
 """An assumption: the seconds of imports, of the plan's check and of reading the data on a platform."""

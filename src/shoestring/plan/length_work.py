@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shoestring.errors import ShoestringError
+from shoestring.base.errors import ShoestringError
+from shoestring.base.settings import Settings
 from shoestring.estimate.kernels import kernel_seconds
 from shoestring.estimate.measured_rates import rates_of
 from shoestring.hardware.catalog import Device
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.settings import Settings
 from shoestring.trace import Tracer
 from shoestring.trace.record import Op, Phase, Trace
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Literal
 
+from shoestring.base.settings import Settings
+from shoestring.base.units import bytes_text
 from shoestring.plan.candidates import Candidate
 from shoestring.plan.costs import PlannedDisk
-from shoestring.settings import Settings
-from shoestring.units import bytes_text
 
 ROUNDED: Literal["fp16"] = "fp16"
 """Trained weights are far below its greatest value, and it has three more bits of precision than bf16."""

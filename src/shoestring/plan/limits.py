@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from shoestring.base.units import bytes_text, seconds_text
 from shoestring.estimate.memory import Breakdown
 from shoestring.hardware.catalog import Target
 from shoestring.plan.costs import PlannedDisk, PlannedHost
 from shoestring.plan.counts import Counts
 from shoestring.plan.sessions import Work, shortest_session_seconds
-from shoestring.units import bytes_text, seconds_text
 
 
 @dataclass(frozen=True, kw_only=True)

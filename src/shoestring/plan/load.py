@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from shoestring.base.settings import Settings
 from shoestring.plan.length_work import PROPORTIONAL, LengthWork
 from shoestring.plan.shares import samples_per_shard
 from shoestring.recipe.microbatches import longest_first, pack, split
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.settings import Settings
 from shoestring.trace.record import Facts
 
 _UPDATES = 32

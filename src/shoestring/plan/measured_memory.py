@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from shoestring.base.units import MIB
 from shoestring.estimate.memory import Breakdown, MemoryPart
 from shoestring.plan.costs import COPY_SHARE
 from shoestring.plan.measurement import Measurement
-from shoestring.units import MIB
 
 UNEXPLAINED = "rest of the process"
 COPY = "copy of the state for saving"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from shoestring.base.settings import Settings
+from shoestring.base.units import bytes_text, plural, seconds_text
 from shoestring.estimate.memory import Breakdown, Range
 from shoestring.estimate.span import Span, total
 from shoestring.plan.limits import binding, limits
@@ -16,8 +18,6 @@ from shoestring.plan.sessions import WAITING, Parts, Work
 from shoestring.plan.shares import gpus_of
 from shoestring.plan.times import PlannedTime
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.settings import Settings
-from shoestring.units import bytes_text, plural, seconds_text
 
 MEASURED = "measured before training"
 _ONCE_RANGE = (0.7, 1.5)

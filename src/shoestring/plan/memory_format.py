@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from shoestring.errors import TraceError, UsageError
+from shoestring.base.errors import TraceError, UsageError
+from shoestring.base.settings import Settings
 from shoestring.plan.candidates import Candidate, Candidates
 from shoestring.plan.micro_batch import MIN_SPEEDUP
-from shoestring.settings import Settings
 from shoestring.techniques.trainable import channels_last_problems
 from shoestring.trace.convolution import ConvolutionShape
 from shoestring.trace.record import Op, Trace

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isqrt
 
+from shoestring.base.settings import Settings
 from shoestring.estimate.requests import BATCH_PARTS
 from shoestring.plan.candidates import Candidate, Candidates
-from shoestring.settings import Settings
 
 LONG_TRACE_EVENTS = 30_000
 """Events of a trace that takes more than about two seconds: such a candidate is not traced if it cannot win."""

@@ -3,13 +3,13 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from shoestring.base.settings import Settings
 from shoestring.estimate.span import total
 from shoestring.hardware.catalog import Target
 from shoestring.plan.commands import training_command
 from shoestring.plan.counts import Counts
 from shoestring.plan.sessions import Work, session_parts
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.settings import Settings
 
 SMOKE_UPDATES = 20
 PILOT_SECONDS = 3600.0

@@ -7,16 +7,18 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
-from shoestring import config, display
+from shoestring.base import config, display
+from shoestring.base.garbage import collection_paused
+from shoestring.base.packages.requirements import required
+from shoestring.base.renamed import instance_attributes_of
+from shoestring.base.settings import Settings
 from shoestring.estimate.calibration import Calibration
 from shoestring.estimate.memory import Breakdown
 from shoestring.estimate.span import Span, total
-from shoestring.garbage import collection_paused
 from shoestring.hardware.catalog import Target
 from shoestring.hardware.images import ImageAnswer, image_answer
 from shoestring.hardware.prices import Price, price
 from shoestring.hardware.probe import platform_here
-from shoestring.packages.requirements import required
 from shoestring.plan.advice import AdviceContext, advice
 from shoestring.plan.answers import Answer, calendar_hours
 from shoestring.plan.candidates import Candidate, Candidates
@@ -42,8 +44,6 @@ from shoestring.plan.weight_type import with_weight_type
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.requirements import required_extras
 from shoestring.recipe.whole_batch import require_whole_batch
-from shoestring.renamed import instance_attributes_of
-from shoestring.settings import Settings
 from shoestring.techniques import fallbacks
 from shoestring.trace import StoredTraces, Tracer
 from shoestring.trace.record import Facts

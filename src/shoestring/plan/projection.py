@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from shoestring.settings import Precision
+from shoestring.base.settings import Precision
 from shoestring.trace.record import Alloc, Event, Free, Op, Phase, Trace
 
 

@@ -4,16 +4,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from shoestring.config import as_json
-from shoestring.errors import TraceError, UsageError
+from shoestring.base.config import as_json
+from shoestring.base.errors import TraceError, UsageError
+from shoestring.base.settings import Settings
+from shoestring.base.units import bytes_text
 from shoestring.hardware.catalog import DEVICES, Target
 from shoestring.plan.candidates import Candidate, Candidates
 from shoestring.plan.search import TIE_RATIO, collect_candidates, fastest
 from shoestring.plan.shares import samples_per_shard
 from shoestring.recipe.options import Adaptation, LoadedRecipe, option_fields
-from shoestring.settings import Settings
 from shoestring.trace.record import Facts, Trace
-from shoestring.units import bytes_text
 
 _ROUNDING = "no more than rounding"
 SMALLER: Mapping[str, str] = {

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+from shoestring.base.settings import Settings
+from shoestring.base.units import bytes_text
 from shoestring.estimate.calibration import Calibration
 from shoestring.hardware.catalog import Target
 from shoestring.plan.candidates import Candidate
@@ -12,9 +14,7 @@ from shoestring.plan.proposals import Proposal, smallest_change, smallest_suffic
 from shoestring.plan.search import TIE_RATIO
 from shoestring.plan.shares import samples_per_gpu, samples_per_shard
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.settings import Settings
 from shoestring.trace.record import Facts
-from shoestring.units import bytes_text
 
 
 def reasons(

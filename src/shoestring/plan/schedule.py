@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from shoestring.base.settings import Settings
 from shoestring.hardware.catalog import Target
 from shoestring.plan.answers import Answer, answers, single_session_answers
 from shoestring.plan.counts import Counts
@@ -12,7 +13,6 @@ from shoestring.plan.phases import Phase, phases
 from shoestring.plan.proposals import Proposal
 from shoestring.plan.sessions import PlannedSession, PlannedWeek, Work, sessions, weeks
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)

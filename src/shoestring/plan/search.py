@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Kernel, Precision, Settings
 from shoestring.hardware.catalog import Device
 from shoestring.plan.candidates import Candidate, Candidates
 from shoestring.plan.load import load_of_shard, rows_per_shard
@@ -28,7 +29,6 @@ from shoestring.plan.micro_batch import (
 from shoestring.plan.projection import in_precision, interpolated
 from shoestring.plan.shares import gpus_of
 from shoestring.plan.weight_type import precision_of_frozen_weights
-from shoestring.settings import Kernel, Precision, Settings
 
 TIE_RATIO = 1.1
 """Predicted times whose ratio is smaller are a tie: a prediction without a measurement cannot rank them."""

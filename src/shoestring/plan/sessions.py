@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from shoestring.base.reading import number
 from shoestring.estimate.span import NOTHING, Span, total
-from shoestring.reading import number
 
 WAITING = "waiting for data"
 """The part of an update in which it waits for its data."""

@@ -1,6 +1,6 @@
 """How the samples of an update are divided among GPUs and logical shards."""
 
-from shoestring.settings import Settings
+from shoestring.base.settings import Settings
 
 SHARDED_STATES = ("zero1", "zero2", "zero3")
 """The values of `sharding` under which each GPU has a share of the optimizer's states."""

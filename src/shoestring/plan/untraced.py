@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from shoestring.errors import TraceError
+from shoestring.base.errors import TraceError
 from shoestring.recipe.options import LoadedRecipe
 
 TRAINING_HINT = (

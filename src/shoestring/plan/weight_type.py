@@ -1,8 +1,8 @@
 """The type of frozen weights, where the option `weights` leaves it open, and the precision that they compute in."""
 
+from shoestring.base.settings import Precision, Settings
 from shoestring.hardware.catalog import Device, Target
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.settings import Precision, Settings
 
 
 def with_weight_type(loaded: LoadedRecipe, target: Target, requested: Settings) -> LoadedRecipe:

@@ -9,9 +9,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any
 
-from shoestring import config
-from shoestring.errors import UsageError
-from shoestring.reading import COUNT, MAX_COUNT, find_problems, is_count, read_json, reason
+from shoestring.base import config
+from shoestring.base.errors import UsageError
+from shoestring.base.reading import COUNT, MAX_COUNT, find_problems, is_count, read_json, reason
 
 DEFAULT_ROWS = 10_000
 """Of a plan that sets only the lengths."""

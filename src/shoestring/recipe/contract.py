@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipe.losses import loss_at as loss_at  # public names of this module, where these two were before
 from shoestring.recipe.optimizers import build_optimizer as build_optimizer
 from shoestring.recipe.parts import Parts
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from shoestring.settings import Settings
+    from shoestring.base.settings import Settings
 
 Batch: TypeAlias = Any
 """A tensor whose first dimension is the samples; or tuples, lists, mappings and dataclasses of them; or an object that

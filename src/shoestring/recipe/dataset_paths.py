@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoestring import config
-from shoestring.errors import UsageError
-from shoestring.reading import is_file, is_folder
+from shoestring.base import config
+from shoestring.base.errors import UsageError
+from shoestring.base.reading import is_file, is_folder
 
 _REFERENCE = re.compile(r"([A-Za-z0-9][\w-]{1,60})/([A-Za-z0-9][\w-]{1,60})(?::(.+))?")
 

@@ -10,17 +10,17 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, TypeGuard
 
-from shoestring import config
-from shoestring.errors import UsageError, nearest
-from shoestring.failures import recipe_errors
-from shoestring.reading import is_file, is_folder
+from shoestring.base import config
+from shoestring.base.errors import UsageError, nearest
+from shoestring.base.failures import recipe_errors
+from shoestring.base.reading import is_file, is_folder
+from shoestring.base.settings import Settings
 from shoestring.recipe import lightning
 from shoestring.recipe.absent_data import split_values
 from shoestring.recipe.dataset_paths import DatasetPath, require_no_local_paths, split_dataset_paths
 from shoestring.recipe.near_misses import require_no_near_misses
 from shoestring.recipe.options import LoadedRecipe, option_fields, own_fields, size_defaults, with_defaults
 from shoestring.recipe.source import RecipeSource
-from shoestring.settings import Settings
 
 BUILT_IN = {
     "vqa": "shoestring.recipes.vqa:VQA",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipe.parts import Parts
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from shoestring import config
-from shoestring.errors import UsageError
-from shoestring.failures import recipe_errors
+from shoestring.base import config
+from shoestring.base.errors import UsageError
+from shoestring.base.failures import recipe_errors
 from shoestring.recipe.absent_data import AbsentData, Lengths, samples_of
 from shoestring.recipe.contract import datasets, require_real_data, updates_per_epoch
 from shoestring.recipe.dataset_paths import DatasetPath

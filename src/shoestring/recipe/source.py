@@ -23,8 +23,8 @@ from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
-from shoestring.reading import read_bytes
-from shoestring.units import MIB
+from shoestring.base.reading import read_bytes
+from shoestring.base.units import MIB
 
 _PACKAGE = "__init__.py"
 _MAX_BYTES = 16 * MIB

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 
 
 def choose_subset(samples: int, size: float, *, seed: int, label: Callable[[int], Hashable] | None = None) -> list[int]:

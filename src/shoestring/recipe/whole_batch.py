@@ -7,9 +7,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.settings import Settings
 
 
 def require_whole_batch(loaded: LoadedRecipe, settings: Settings) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from PIL import Image, UnidentifiedImageError
 
-from shoestring.reading import read_bytes, reason
-from shoestring.units import MIB
+from shoestring.base.reading import read_bytes, reason
+from shoestring.base.units import MIB
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
 MAX_PIXELS = 64_000_000

@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from shoestring.errors import DataError
-from shoestring.units import count_text
+from shoestring.base.errors import DataError
+from shoestring.base.units import count_text
 
 OnBadRows: TypeAlias = Literal["refuse", "skip"]
 """The values of the option `on_bad_rows`."""

@@ -7,7 +7,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from shoestring.processes import is_running
+from shoestring.base.processes import is_running
 
 _NAME = re.compile(r"shoestring-(?P<purpose>[a-z]+)-(?P<node>[^/]*)-(?P<pid>[0-9]+)-[^-/]+")
 

@@ -12,9 +12,9 @@ import io
 import zipfile
 from pathlib import Path
 
-from shoestring.errors import UsageError
-from shoestring.reading import read_bytes
-from shoestring.units import MIB
+from shoestring.base.errors import UsageError
+from shoestring.base.reading import read_bytes
+from shoestring.base.units import MIB
 from shoestring.version import __version__
 
 _NAME = "shoestring"

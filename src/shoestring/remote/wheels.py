@@ -17,10 +17,10 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
+from shoestring.base.reading import read_bytes
+from shoestring.base.units import MIB
 from shoestring.hardware.images import Image, ImageAnswer, LackingPackage
-from shoestring.reading import read_bytes
-from shoestring.units import MIB
 
 _PLATFORMS = (*(f"manylinux_2_{minor}_x86_64" for minor in range(28, 16, -1)), "manylinux2014_x86_64")
 """pip takes each of them literally: with manylinux_2_28 alone it would not find a wheel of manylinux_2_24."""

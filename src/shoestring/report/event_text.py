@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
+from shoestring.base.units import plural
 from shoestring.monitor.events import Event
 from shoestring.report.metrics import is_qualifier
 from shoestring.report.values import count, duration, lookup, metric_text, numbers, size, value_text, words
-from shoestring.units import plural
 
 _MAIN_METRICS = 3
 

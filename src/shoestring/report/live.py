@@ -18,8 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from shoestring.config import option_text
-from shoestring.errors import RunError, ShoestringError, UsageError
+from shoestring.base.config import option_text
+from shoestring.base.errors import RunError, ShoestringError, UsageError
 from shoestring.plan.plan import Plan
 from shoestring.runs.training import LaunchRequest, local_target
 from shoestring.session.directory import RunDirectory

@@ -4,7 +4,7 @@ import base64
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from shoestring.streams import printable
+from shoestring.base.streams import printable
 
 
 class Markup(str):

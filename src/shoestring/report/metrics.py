@@ -7,9 +7,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from shoestring.reading import number
+from shoestring.base.reading import number
+from shoestring.base.streams import one_line
 from shoestring.report.values import metric_text
-from shoestring.streams import one_line
 
 BASELINE, ERROR = "majority_", "_error"
 _SMALLER_IS_BETTER = ("loss", "error", "perplexity", "mae", "mse", "rmse")

@@ -5,7 +5,7 @@ from io import StringIO
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shoestring import display
+from shoestring.base import display
 from shoestring.check.preflight import CheckResult
 from shoestring.plan.comparison import Comparison
 from shoestring.plan.estimate import Estimate

@@ -4,8 +4,8 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from shoestring.reading import number
-from shoestring.units import bytes_text, count_text, seconds_text
+from shoestring.base.reading import number
+from shoestring.base.units import bytes_text, count_text, seconds_text
 
 UNKNOWN = "\N{EN DASH}"
 _YEAR_10000 = 253_402_300_800

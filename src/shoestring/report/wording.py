@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from shoestring.base.settings import Settings
+from shoestring.base.units import bytes_text, parameters_text
 from shoestring.estimate.memory import Breakdown
 from shoestring.hardware.catalog import Target
 from shoestring.plan.limits import Limit
-from shoestring.settings import Settings
 from shoestring.trace.record import Facts
-from shoestring.units import bytes_text, parameters_text
 
 
 def memory_text(memory: Breakdown) -> str:

@@ -24,7 +24,8 @@ from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
 from torch.distributed.elastic.rendezvous import RendezvousInfo
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
-from shoestring.errors import RunError, ShoestringError
+from shoestring.base.errors import RunError, ShoestringError
+from shoestring.base.units import seconds_text
 from shoestring.session.rank_channel import (
     OUT_OF_MEMORY_STATUS,
     PEER_LOST_STATUS,
@@ -33,7 +34,6 @@ from shoestring.session.rank_channel import (
     Silence,
 )
 from shoestring.session.signals import StopSignals
-from shoestring.units import seconds_text
 
 MOST_RESTARTS = 3
 """In a session: what kills a rank four times is not an accident."""

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.estimate.calibration import Calibration, calibration
 from shoestring.estimate.spread import Spread
 from shoestring.hardware.measured import SUFFIX, read_measured

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from shoestring import streams
-from shoestring.errors import RunError, ShoestringError
-from shoestring.failures import exits_as_errors
+from shoestring.base import streams
+from shoestring.base.errors import RunError, ShoestringError
+from shoestring.base.failures import exits_as_errors
 from shoestring.runs.saved_model import SavedModel, open_saved
 
 if TYPE_CHECKING:

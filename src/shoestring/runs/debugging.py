@@ -5,7 +5,7 @@ import pdb
 import sys
 from typing import Any
 
-from shoestring.errors import RunError
+from shoestring.base.errors import RunError
 
 _VARIABLE = "PYTHONBREAKPOINT"
 

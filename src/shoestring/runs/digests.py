@@ -4,11 +4,11 @@ import hashlib
 import os
 from pathlib import Path
 
+from shoestring.base.errors import DataError
+from shoestring.base.system_errors import explain
+from shoestring.base.units import MIB
 from shoestring.checkpoint.files import sha256
 from shoestring.checkpoint.manifest import MANIFEST
-from shoestring.errors import DataError
-from shoestring.system_errors import explain
-from shoestring.units import MIB
 
 _MAX_CONTENT_BYTES = 512 * MIB
 """A second of reading; larger folders are recognized without it."""

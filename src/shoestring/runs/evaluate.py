@@ -7,11 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shoestring.base.display import Displayed
+from shoestring.base.errors import RunError, UsageError
+from shoestring.base.failures import exits_as_errors
+from shoestring.base.system_errors import explaining
 from shoestring.checkpoint.files import replace
 from shoestring.data.seeded import seeded_data
-from shoestring.display import Displayed
-from shoestring.errors import RunError, UsageError
-from shoestring.failures import exits_as_errors
 from shoestring.recipe.inputs import Input
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.subset import Subset
@@ -20,7 +21,6 @@ from shoestring.runs.predictions import without_files
 from shoestring.runs.predictor import Predictor
 from shoestring.runs.rows import SUFFIXES, RowWriter, is_csv, is_row_file
 from shoestring.runs.saved_model import SavedModel, open_saved
-from shoestring.system_errors import explaining
 
 if TYPE_CHECKING:
     from torch import nn

@@ -8,20 +8,20 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoestring import config
+from shoestring.base import config
+from shoestring.base.display import Displayed
+from shoestring.base.errors import RunError, ShoestringError, UsageError
+from shoestring.base.failures import exits_as_errors
+from shoestring.base.reading import read_blocks
+from shoestring.base.units import MIB
 from shoestring.checkpoint.files import directory_bytes, json_text, write_file, write_text
 from shoestring.checkpoint.folder import write_folder
 from shoestring.data.seeded import seeded_data
-from shoestring.display import Displayed
-from shoestring.errors import RunError, ShoestringError, UsageError
-from shoestring.failures import exits_as_errors
-from shoestring.reading import read_blocks
 from shoestring.recipe.exports import Exported, Format
 from shoestring.recipe.options import LoadedRecipe, option_fields, own_fields
 from shoestring.runs import export_folder, model_card, onnx
 from shoestring.runs.provenance import describe_origin, read_metrics
 from shoestring.runs.saved_model import SavedModel, open_saved
-from shoestring.units import MIB
 from shoestring.version import __version__
 
 if TYPE_CHECKING:

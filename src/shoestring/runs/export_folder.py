@@ -14,6 +14,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from shoestring.base.errors import RunError, UsageError
+from shoestring.base.processes import is_running
+from shoestring.base.reading import read_json
+from shoestring.base.system_errors import explaining
+from shoestring.base.units import bytes_text
 from shoestring.checkpoint.files import (
     directory_bytes,
     json_text,
@@ -24,11 +29,6 @@ from shoestring.checkpoint.files import (
     with_digest,
     write_text,
 )
-from shoestring.errors import RunError, UsageError
-from shoestring.processes import is_running
-from shoestring.reading import read_json
-from shoestring.system_errors import explaining
-from shoestring.units import bytes_text
 
 MANIFEST, CARD = "export.json", "README.md"
 _RUST_ERROR = re.compile(r"\(os error ([0-9]{1,3})\)")

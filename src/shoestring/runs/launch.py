@@ -5,7 +5,9 @@ import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
+from shoestring.base.streams import write_messages
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Target
 from shoestring.monitor.events import is_changed, read
@@ -27,8 +29,6 @@ from shoestring.session.outcome import Outcome
 from shoestring.session.signals import StopSignals
 from shoestring.session.stop import SessionOver, Stop
 from shoestring.session.stored import StoredState, resume_command
-from shoestring.settings import Settings
-from shoestring.streams import write_messages
 
 
 def launch(

@@ -6,8 +6,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoestring.display import Displayed
-from shoestring.errors import UsageError
+from shoestring.base.display import Displayed
+from shoestring.base.errors import UsageError
 from shoestring.runs.predict import batch_size, make_inputs, require_predict
 from shoestring.runs.predictions import without_files
 from shoestring.runs.predictor import Predictor, Row

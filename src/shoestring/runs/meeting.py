@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from shoestring.errors import RunError, ShoestringError, UsageError
+from shoestring.base.errors import RunError, ShoestringError, UsageError
+from shoestring.base.system_errors import explaining
 from shoestring.session.directory import RunDirectory
 from shoestring.session.launcher import Launcher
 from shoestring.session.stop import Stop
-from shoestring.system_errors import explaining
 
 _POLL_SECONDS = 0.1
 _PATIENCE_SECONDS = 20.0

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shoestring.reading import number
-from shoestring.units import count_text
+from shoestring.base.reading import number
+from shoestring.base.units import count_text
 from shoestring.version import __version__
 
 ERROR, BASELINES = "_error", ("majority_", "copy_")

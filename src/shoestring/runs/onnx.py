@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shoestring.base.errors import RunError
+from shoestring.base.packages.requirements import require
 from shoestring.checkpoint.files import json_text, write_text
-from shoestring.errors import RunError
-from shoestring.packages.requirements import require
 from shoestring.recipe.exports import Axes, Exported, OnnxGraph
 
 if TYPE_CHECKING:

@@ -5,8 +5,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from shoestring import config
-from shoestring.errors import RunError
+from shoestring.base import config
+from shoestring.base.errors import RunError
+from shoestring.base.settings import Settings
+from shoestring.base.streams import write_messages
 from shoestring.hardware.catalog import Target
 from shoestring.monitor.events import append, read
 from shoestring.runs.supervised import left_early, newest_update, write_pause, write_state
@@ -16,8 +18,6 @@ from shoestring.session.ledger import slowest_durations
 from shoestring.session.outcome import Outcome
 from shoestring.session.stop import Stop
 from shoestring.session.stored import StoredState
-from shoestring.settings import Settings
-from shoestring.streams import write_messages
 
 _LEAST_GRACE_SECONDS = 300.0
 _COMMAND = (sys.executable, "-P", "-m", "shoestring.runs.rank")

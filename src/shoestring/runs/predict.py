@@ -8,12 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from shoestring import config
+from shoestring.base import config
+from shoestring.base.display import Displayed
+from shoestring.base.errors import RunError, TraceError, UsageError
+from shoestring.base.failures import exits_as_errors
+from shoestring.base.settings import Settings
 from shoestring.checkpoint.files import json_digest
 from shoestring.data.seeded import seeded_data
-from shoestring.display import Displayed
-from shoestring.errors import RunError, TraceError, UsageError
-from shoestring.failures import exits_as_errors
 from shoestring.monitor.counter import Counter
 from shoestring.recipe.inputs import Input
 from shoestring.recipe.options import LoadedRecipe
@@ -21,7 +22,6 @@ from shoestring.runs.digests import data_digest, weights_digest
 from shoestring.runs.prediction_output import Output, open_output
 from shoestring.runs.predictor import Predictor, Row
 from shoestring.runs.saved_model import SavedModel, open_saved
-from shoestring.settings import Settings
 from shoestring.version import __version__
 
 if TYPE_CHECKING:

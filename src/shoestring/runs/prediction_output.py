@@ -15,10 +15,11 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
-from shoestring import streams
+from shoestring.base import streams
+from shoestring.base.errors import RunError, UsageError
+from shoestring.base.reading import read_json
+from shoestring.base.system_errors import explain, explaining
 from shoestring.checkpoint.files import remove_file, replace, sha256, sync, write_file, write_json
-from shoestring.errors import RunError, UsageError
-from shoestring.reading import read_json
 from shoestring.runs.predictions import FILES, without_files
 from shoestring.runs.predictor import Row
 from shoestring.runs.rows import (
@@ -31,7 +32,6 @@ from shoestring.runs.rows import (
     read_ids,
     write_text,
 )
-from shoestring.system_errors import explain, explaining
 
 ROWS = "predictions.jsonl"
 """The name of the rows in a folder."""

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from shoestring.errors import RunError
+from shoestring.base.errors import RunError
 from shoestring.recipe.inputs import Rows
 from shoestring.recipe.options import LoadedRecipe
 

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from shoestring.errors import RunError, ShoestringError
+from shoestring.base.errors import RunError, ShoestringError
 from shoestring.recipe.inputs import Input, Rows
 from shoestring.runs.predictions import batch_targets, columns_of, predict_batch, spread
 from shoestring.runs.saved_model import SavedModel

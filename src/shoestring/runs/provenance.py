@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from shoestring.base.units import count_text
 from shoestring.monitor.events import current, read
 from shoestring.runs.saved_model import Weights
-from shoestring.units import count_text
 
 
 def describe_origin(weights: Weights, update: int | None) -> str:

@@ -12,14 +12,14 @@ from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NoReturn
 
-from shoestring import failures
-from shoestring.errors import ShoestringError
-from shoestring.packages.quiet import quiet_bitsandbytes
-from shoestring.processes import exit_with_parent, started_at
+from shoestring.base import failures
+from shoestring.base.errors import ShoestringError
+from shoestring.base.packages.quiet import quiet_bitsandbytes
+from shoestring.base.processes import exit_with_parent, started_at
+from shoestring.base.streams import SilentStream, usable
 from shoestring.session.rank_channel import RankChannel
 from shoestring.session.signals import StopSignals
 from shoestring.session.supervisor import leave
-from shoestring.streams import SilentStream, usable
 
 
 def main() -> NoReturn:

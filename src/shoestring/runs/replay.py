@@ -10,15 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoestring.errors import RunError, UsageError
-from shoestring.failures import exits_as_errors
+from shoestring.base.errors import RunError, UsageError
+from shoestring.base.failures import exits_as_errors
+from shoestring.base.settings import Settings
 from shoestring.hardware import targets
 from shoestring.runs.debugging import Debugged
 from shoestring.runs.replayed import Replay
 from shoestring.runs.replaying import Replaying
 from shoestring.runs.saved_model import reopen_run
 from shoestring.session.directory import RunDirectory
-from shoestring.settings import Settings
 
 if TYPE_CHECKING:
     from shoestring.checkpoint.store import Restored

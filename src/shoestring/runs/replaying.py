@@ -8,12 +8,12 @@ from dataclasses import replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from shoestring.errors import RunError, UsageError
-from shoestring.failures import describe
+from shoestring.base.errors import RunError, UsageError
+from shoestring.base.failures import describe
+from shoestring.base.settings import Settings
 from shoestring.runs.debugging import Debugged, LeftDebuggerError
 from shoestring.runs.replayed import Replay, describe_sample, summarize
 from shoestring.session.directory import RunDirectory
-from shoestring.settings import Settings
 
 if TYPE_CHECKING:
     from shoestring.checkpoint.store import Restored

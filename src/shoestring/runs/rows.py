@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shoestring.errors import RunError
-from shoestring.reading import parse_json, read_blocks
+from shoestring.base.errors import RunError
+from shoestring.base.reading import parse_json, read_blocks
 
 SUFFIXES = (".jsonl", ".csv")
 """The endings of a file of rows."""

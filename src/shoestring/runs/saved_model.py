@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoestring import config
+from shoestring.base import config
+from shoestring.base.errors import CheckpointError, ShoestringError, UsageError
+from shoestring.base.settings import Settings
 from shoestring.checkpoint.folder import MANIFEST, verify_folder
 from shoestring.data.seeded import seeded_data
-from shoestring.errors import CheckpointError, ShoestringError, UsageError
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Target
 from shoestring.recipe.finding import choose
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.session.directory import RunDirectory
-from shoestring.settings import Settings
 from shoestring.train.preprocessing import load_preprocessing
 
 if TYPE_CHECKING:

@@ -5,15 +5,19 @@ import time
 from collections.abc import Container, Mapping
 from typing import Any
 
-from shoestring import config
+from shoestring.base import config
+from shoestring.base.errors import RunError, TraceError, UsageError
+from shoestring.base.processes import limit_spinning
+from shoestring.base.settings import Settings
+from shoestring.base.streams import write_messages
+from shoestring.base.system_errors import explaining
+from shoestring.base.units import bytes_text
 from shoestring.check.probe.probing import is_enabled, measured_plan
 from shoestring.checkpoint.files import remove
-from shoestring.errors import RunError, TraceError, UsageError
 from shoestring.hardware.catalog import Target
 from shoestring.plan.commands import plan_command
 from shoestring.plan.plan import Plan, make_plan
 from shoestring.plan.weight_type import with_weight_type
-from shoestring.processes import limit_spinning
 from shoestring.recipe.finding import choose
 from shoestring.recipe.near_misses import find_near_misses
 from shoestring.recipe.options import LoadedRecipe
@@ -23,12 +27,8 @@ from shoestring.session.config_file import write_config
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stop import Stop
 from shoestring.session.stored import StoredPlan
-from shoestring.settings import Settings
-from shoestring.streams import write_messages
-from shoestring.system_errors import explaining
 from shoestring.techniques.trainable import require_trainable
 from shoestring.trace import StoredTraces
-from shoestring.units import bytes_text
 
 _PROBE_SHARE = 1 / 3
 """The largest share of the remaining session that a probe takes."""

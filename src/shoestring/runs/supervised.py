@@ -11,9 +11,10 @@ from pathlib import Path
 from signal import Signals
 from typing import NoReturn
 
+from shoestring.base.errors import RunError, ShoestringError
+from shoestring.base.streams import write_messages
 from shoestring.checkpoint.manifest import DamagedFileError, load_manifest
 from shoestring.checkpoint.names import update_of
-from shoestring.errors import RunError, ShoestringError
 from shoestring.hardware import probe, targets
 from shoestring.hardware.catalog import Platform
 from shoestring.monitor.events import append_end
@@ -25,7 +26,6 @@ from shoestring.session.rank_channel import PEER_LOST_STATUS, SILENCE_SECONDS
 from shoestring.session.signals import STOP_SIGNALS
 from shoestring.session.stored import START_AGAIN, StoredState
 from shoestring.session.supervisor import ProcessEnd, supervise
-from shoestring.streams import write_messages
 
 _LEFT_EARLY = "left Python without an error (status 0) before its session had ended"
 _LEFT_EARLY_HINT = (

@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shoestring.errors import Interruption, RunError, UsageError
+from shoestring.base.errors import Interruption, RunError, UsageError
+from shoestring.base.settings import Settings
+from shoestring.base.streams import flush, write_messages
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Target
 from shoestring.recipe.options import LoadedRecipe
@@ -20,8 +22,6 @@ from shoestring.session.directory import RunDirectory
 from shoestring.session.outcome import Outcome
 from shoestring.session.signals import StopSignals
 from shoestring.session.stop import Stop
-from shoestring.settings import Settings
-from shoestring.streams import flush, write_messages
 from shoestring.techniques.expandable_segments import expandable_segments
 
 

@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from shoestring import config
+from shoestring.base import config
+from shoestring.base.errors import TraceError
+from shoestring.base.settings import Settings
+from shoestring.base.streams import write_messages
+from shoestring.base.units import bytes_text
 from shoestring.check.measuring import GROWTH_SECONDS, Measurement, measure
-from shoestring.errors import TraceError
 from shoestring.hardware.catalog import Target
 from shoestring.plan.costs import PlannedDisk, disk_parts
 from shoestring.plan.plan import Plan
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.session.deadline import Deadline
-from shoestring.settings import Settings
-from shoestring.streams import write_messages
-from shoestring.units import bytes_text
 
 VERDICT = "not estimated"
 _TIME_SHARE = 0.25

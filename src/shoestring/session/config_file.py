@@ -18,15 +18,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from shoestring.base.config import parse_pairs
+from shoestring.base.errors import UsageError, nearest
+from shoestring.base.reading import read_toml, reason
+from shoestring.base.units import parse_bytes, parse_seconds
 from shoestring.checkpoint.files import replace, write_text
-from shoestring.config import parse_pairs
-from shoestring.errors import UsageError, nearest
 from shoestring.hardware import targets
-from shoestring.reading import read_toml, reason
 from shoestring.recipe.finding import VerifiedReference, file_of
 from shoestring.session import trust
 from shoestring.session.run_location import find_run
-from shoestring.units import parse_bytes, parse_seconds
 
 _SET = "set"
 _HINT = 'write recipe, on, limit and disk as texts (on = "kaggle-t4"), and options and settings below the line [set]'

@@ -4,8 +4,8 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 
+from shoestring.base.units import seconds_text
 from shoestring.plan.sessions import stop_seconds
-from shoestring.units import seconds_text
 
 _MAX_DURATIONS = 200  # durations retained for each kind of work; older ones say little about the next
 

@@ -21,11 +21,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
+from shoestring.base.system_errors import explain
 from shoestring.session import own_files
 from shoestring.session.lock import locked
 from shoestring.session.stored import StoredPlan, StoredState
-from shoestring.system_errors import explain
 
 
 @dataclass(frozen=True)

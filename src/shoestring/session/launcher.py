@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shoestring.errors import UsageError
-from shoestring.processes import exit_with_parent
+from shoestring.base.errors import UsageError
+from shoestring.base.processes import exit_with_parent
 
 _ELASTIC_AGENT = "TORCHELASTIC_RUN_ID"
 """The variable that torch's elastic agent sets for the processes that it starts."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from shoestring.reading import number
+from shoestring.base.reading import number
 
 Event = dict[str, Any]
 

@@ -12,10 +12,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from shoestring.base.errors import UsageError
+from shoestring.base.reading import read_bytes
+from shoestring.base.system_errors import explaining
 from shoestring.checkpoint.files import close_quietly, replace
-from shoestring.errors import UsageError
-from shoestring.reading import read_bytes
-from shoestring.system_errors import explaining
 
 _NO_LOCK_SUPPORT_ERRORS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 

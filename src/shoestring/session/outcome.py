@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from shoestring.display import Displayed
+from shoestring.base.display import Displayed
 
 
 @dataclass(frozen=True, kw_only=True)

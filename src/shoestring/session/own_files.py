@@ -11,10 +11,10 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from shoestring.base.errors import UsageError
+from shoestring.base.processes import is_running
 from shoestring.checkpoint.files import remove_file
 from shoestring.checkpoint.manifest import FILE, MANIFEST, STAGED_FILE
-from shoestring.errors import UsageError
-from shoestring.processes import is_running
 
 TRAINER_FOLDER = ".trainer"
 """The folder for temporary files of a library's trainer."""

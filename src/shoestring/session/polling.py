@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import TypeVar
 
-from shoestring.errors import RunError
+from shoestring.base.errors import RunError
+from shoestring.base.units import count_text, seconds_text
 from shoestring.session.deadline import Deadline
 from shoestring.session.stop import SessionOver, Stop
-from shoestring.units import count_text, seconds_text
 
 T = TypeVar("T")
 _MIN_MEASURED_SHARE = 0.05  # the share of the work that must be measured before its speed is used

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from shoestring.errors import RunError, ShoestringError, UsageError
+from shoestring.base.errors import RunError, ShoestringError, UsageError
 
 PEER_LOST_STATUS = 75
 """The exit status of a rank that can only end, because another one has ended: EX_TEMPFAIL of sysexits.h."""

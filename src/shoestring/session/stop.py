@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from shoestring.errors import Interruption, ShoestringError
+from shoestring.base.errors import Interruption, ShoestringError
 from shoestring.session.deadline import Deadline
 from shoestring.session.signals import StopSignals
 

@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shoestring import config
+from shoestring.base import config
+from shoestring.base.errors import UsageError
+from shoestring.base.reading import COUNT, OBJECT, TEXT, Kind, find_problems, number, read_json
+from shoestring.base.settings import Settings
+from shoestring.base.units import KIB, plural
 from shoestring.checkpoint.files import json_digest, json_text, matches_digest, with_digest, write_json
 from shoestring.checkpoint.reserved import replace_text, reserve
-from shoestring.errors import UsageError
-from shoestring.reading import COUNT, OBJECT, TEXT, Kind, find_problems, number, read_json
 from shoestring.recipe.finding import FINETUNE, as_finetune, choose, file_of, find, is_hugging_face
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.session import trust
 from shoestring.session.outcome import Outcome
-from shoestring.settings import Settings
-from shoestring.units import KIB, plural
 
 START_AGAIN = "nothing of the run is stored yet: the same command starts it"
 """The next step before the plan, which has the options of the run, is stored: without them, another run would start."""

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from signal import Signals
 from typing import Any, NoReturn
 
-from shoestring import streams
-from shoestring.processes import exit_with_parent, kill_with_descendants
+from shoestring.base import streams
+from shoestring.base.processes import exit_with_parent, kill_with_descendants
 from shoestring.session.rank_channel import HEARTBEAT_POLL_SECONDS, Heartbeats
 from shoestring.session.signals import ONE_REQUEST_SECONDS, STOP_SIGNALS, StopSignals
 

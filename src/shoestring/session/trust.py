@@ -20,9 +20,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from shoestring.base.errors import UsageError
+from shoestring.base.reading import read_bytes, read_json
 from shoestring.checkpoint.files import remove_file, replace, write_text
-from shoestring.errors import UsageError
-from shoestring.reading import read_bytes, read_json
 from shoestring.recipe.source import RecipeSource, digest_of
 
 _FORMAT = 1

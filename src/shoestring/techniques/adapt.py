@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
 from shoestring.recipe.optimizers import BuiltOptimizer, build_optimizer, build_with_schedulers
 from shoestring.recipe.options import Adaptation, LoadedRecipe
-from shoestring.settings import Settings
 from shoestring.techniques import deferred_compiler, eightbit, lora, nf4, norms
 
 _DTYPES = {"auto": torch.float32, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}

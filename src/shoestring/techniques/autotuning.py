@@ -1,7 +1,7 @@
 """cuDNN's benchmark mode, which times its algorithms for each input shape, and never ends if shapes keep changing."""
 
+from shoestring.base.settings import Settings
 from shoestring.recipe.parts import Parts
-from shoestring.settings import Settings
 
 NOTE = (
     "cudnn_benchmark is off: the recipe's samples differ in length, and cuDNN would benchmark its algorithms, with "

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from torch import Tensor
 
-from shoestring.units import MIB
+from shoestring.base.units import MIB
 
 BUCKET = 25 * MIB
 """The largest message of copied tensors, as in torch's DistributedDataParallel. A larger one needs more memory, and

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipe.parts import Parts
 from shoestring.techniques import fp32_modules, norms, trees
 from shoestring.techniques.slots import buffers, set_buffer

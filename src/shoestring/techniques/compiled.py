@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from shoestring.errors import RunError, UsageError
-from shoestring.settings import Settings
+from shoestring.base.errors import RunError, UsageError
+from shoestring.base.settings import Settings
 from shoestring.techniques import checkpointing, deferred_compiler
 from shoestring.techniques.recompiling import Limit
 

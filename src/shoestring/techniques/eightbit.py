@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from shoestring.errors import UsageError
-from shoestring.packages import requirements
+from shoestring.base.errors import UsageError
+from shoestring.base.packages import requirements
 
 EXTRA = "bitsandbytes"
 

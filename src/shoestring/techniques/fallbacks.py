@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeGuard
 
-from shoestring.settings import Settings
+from shoestring.base.settings import Settings
 
 Phase = Literal["update", "optimizer step", "evaluation"]
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shoestring.errors import UsageError, nearest
+from shoestring.base.errors import UsageError, nearest
 from shoestring.techniques import trees
 
 _HALF = (torch.float16, torch.bfloat16)

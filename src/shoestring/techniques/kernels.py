@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from shoestring.errors import UsageError
-from shoestring.settings import Kernel
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Kernel
 
 _FLAGS = ("foreach", "fused")
 

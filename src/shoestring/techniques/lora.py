@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from shoestring.errors import UsageError
-from shoestring.packages import requirements
+from shoestring.base.errors import UsageError
+from shoestring.base.packages import requirements
 from shoestring.recipe.options import Adaptation
 
 EXTRA = "huggingface"

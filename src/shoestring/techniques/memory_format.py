@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from shoestring.errors import UsageError
-from shoestring.failures import location
-from shoestring.settings import MemoryFormat
+from shoestring.base.errors import UsageError
+from shoestring.base.failures import location
+from shoestring.base.settings import MemoryFormat
 
 CHANNELS_LAST: MemoryFormat = "channels_last"
 _VIEW_ERRORS = ("view size is not compatible", "Cannot view a tensor with shape")

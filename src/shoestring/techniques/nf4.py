@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from shoestring.errors import UsageError
-from shoestring.packages import requirements
-from shoestring.units import bytes_text
+from shoestring.base.errors import UsageError
+from shoestring.base.packages import requirements
+from shoestring.base.units import bytes_text
 
 EXTRA = "bitsandbytes"
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.optim import Optimizer
 
-from shoestring.errors import UsageError
-from shoestring.settings import Settings
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
 from shoestring.techniques import checkpointing, eightbit
 
 OnCopy = Callable[[Tensor], None]

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from shoestring.units import parameters_text
+from shoestring.base.units import parameters_text
 
 
 class ParameterCount:

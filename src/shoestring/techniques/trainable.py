@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from shoestring.errors import UsageError
-from shoestring.packages import requirements
+from shoestring.base.errors import UsageError
+from shoestring.base.packages import requirements
+from shoestring.base.settings import Settings
 from shoestring.recipe.options import Adaptation
-from shoestring.settings import Settings
 
 TRAINED: Mapping[bool, tuple[str, ...]] = {False: ("ddp", "zero1", "zero2", "zero3"), True: ("ddp",)}
 """The values of `sharding` that several GPUs can train with, in the engine and (True) in a library's trainer."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shoestring.settings import Precision
+from shoestring.base.settings import Precision
 from shoestring.techniques import trees
 from shoestring.trace.simulated_device import DEVICE, KEY
 

@@ -20,14 +20,14 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TextIO
 
-from shoestring.errors import ShoestringError
-from shoestring.packages.broken import usable_libraries
-from shoestring.packages.quiet import quiet_bitsandbytes
-from shoestring.processes import exit_with_parent
+from shoestring.base.errors import ShoestringError
+from shoestring.base.packages.broken import usable_libraries
+from shoestring.base.packages.quiet import quiet_bitsandbytes
+from shoestring.base.processes import exit_with_parent
+from shoestring.base.settings import Settings
 from shoestring.recipe.finding import load
 from shoestring.recipe.losses import losses_by_stage
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.settings import Settings
 from shoestring.trace.record import Facts, Trace
 
 _OBJECTS_PER_COLLECTION = 50_000

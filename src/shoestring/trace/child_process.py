@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from shoestring import streams
-from shoestring.errors import TraceError
+from shoestring.base import streams
+from shoestring.base.errors import TraceError
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.trace import waiting
 

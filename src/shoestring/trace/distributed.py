@@ -17,10 +17,10 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
+from shoestring.base.units import MIB
 from shoestring.trace.recorder import Recorder
 from shoestring.trace.simulated_device import DEVICE
 from shoestring.trace.single_device import SingleDevice
-from shoestring.units import MIB
 
 FIRST_BUCKET = MIB
 BUCKET = 25 * MIB

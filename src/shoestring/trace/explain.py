@@ -14,9 +14,9 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
-from shoestring.errors import ShoestringError, TraceError
-from shoestring.failures import exits_as_errors
-from shoestring.packages.broken import broken_library
+from shoestring.base.errors import ShoestringError, TraceError
+from shoestring.base.failures import exits_as_errors
+from shoestring.base.packages.broken import broken_library
 from shoestring.trace.places import is_own, python_syntax
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import psutil
 import torch
 from torch import nn
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipe.contract import length_of
 from shoestring.recipe.losses import EVALUATION_HINT, loss_without_stage
 from shoestring.recipe.options import LoadedRecipe

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.techniques import trees
 from shoestring.trace import redirected
 from shoestring.trace.record import Part

@@ -8,10 +8,10 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from shoestring.base.settings import Settings
 from shoestring.recipe.generation import Step
 from shoestring.recipe.losses import EVALUATION_HINT, loss_without_stage
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.settings import Settings
 from shoestring.techniques import adapt, fp32_modules, memory_format, nested
 from shoestring.trace import attention, autocast, loading, python_calls, simulated_device
 from shoestring.trace.record import Event, Storage

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
 
-from shoestring.settings import Precision
+from shoestring.base.settings import Precision
 
 Part = Literal[
     "weights",

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from shoestring.settings import Precision
+from shoestring.base.settings import Precision
 from shoestring.trace import attention, bounds, kernels, layouts, products, recurrent
 from shoestring.trace.draws import Draws
 from shoestring.trace.fake import DEVICE_OF

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from shoestring.settings import Settings
+from shoestring.base.settings import Settings
 from shoestring.trace.distributed import DistributedReplicas
 from shoestring.trace.fsdp import FsdpShards
 from shoestring.trace.recorder import Recorder

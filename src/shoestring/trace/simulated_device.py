@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from shoestring.settings import MemoryFormat
+from shoestring.base.settings import MemoryFormat
 from shoestring.techniques import memory_format, nested, trees
 from shoestring.trace import fake, tied_weights
 from shoestring.trace.places import is_own

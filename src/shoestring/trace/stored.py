@@ -9,8 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from shoestring import config
-from shoestring.reading import parse_json, read_bytes
+from shoestring.base import config
+from shoestring.base.reading import parse_json, read_bytes
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.trace.record import Facts, Trace
 from shoestring.version import __version__

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Literal
 
-from shoestring import config, errors
-from shoestring.errors import ShoestringError, TraceError
+from shoestring.base import config, errors
+from shoestring.base.errors import ShoestringError, TraceError
+from shoestring.base.settings import Settings
 from shoestring.hardware.catalog import Device
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.settings import Settings
 from shoestring.trace import child_process, waiting
 from shoestring.trace.child_process import ChildCopy, ChildProcess
 from shoestring.trace.record import Facts, Trace

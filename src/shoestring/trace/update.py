@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shoestring.errors import TraceError, UsageError
+from shoestring.base.errors import TraceError, UsageError
+from shoestring.base.settings import Settings
 from shoestring.recipe.losses import Loss, clip_norm, losses_by_stage, scalar_loss
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.settings import Settings
 from shoestring.techniques import adapt, checkpointing, fp32_modules, kernels, memory_format, nested, offload
 from shoestring.trace import (
     attention,

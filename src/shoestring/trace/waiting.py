@@ -8,8 +8,8 @@ import selectors
 import time
 from typing import IO, Any
 
-from shoestring import streams
-from shoestring.errors import TraceError, UsageError
+from shoestring.base import streams
+from shoestring.base.errors import TraceError, UsageError
 
 LIMIT_VARIABLE = "SHOESTRING_TRACE_SECONDS"
 """The environment variable with the limit of one trace."""

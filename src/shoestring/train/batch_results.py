@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 
 _PLAIN = (type(None), bool, int, float, str)
 

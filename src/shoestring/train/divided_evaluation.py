@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from shoestring.base.settings import Settings
 from shoestring.data.sequential import sequential_batches
 from shoestring.engine.evaluation_mode import evaluation_mode
 from shoestring.engine.memory import Failure
@@ -20,7 +21,6 @@ from shoestring.recipe.losses import EVALUATION_HINT, loss_without_stage
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.session.polling import poll_deadline
 from shoestring.session.stop import Stop
-from shoestring.settings import Settings
 from shoestring.techniques.memory_format import reshaping_views
 from shoestring.train.batch_results import on_host
 from shoestring.train.evaluation import as_json, seed_batches, seed_combination

@@ -8,19 +8,19 @@ from typing import Any
 import torch
 from torch import nn
 
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
 from shoestring.data.seeding import derive, seed_all
 from shoestring.data.sequential import sequential_batches
 from shoestring.engine.evaluation_mode import evaluation_mode
 from shoestring.engine.precision import MixedPrecision
 from shoestring.engine.update import mean_loss
-from shoestring.errors import UsageError
 from shoestring.recipe import evidence
 from shoestring.recipe.losses import EVALUATION_HINT, loss_without_stage
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
 from shoestring.session.polling import poll_deadline
 from shoestring.session.stop import Stop
-from shoestring.settings import Settings
 from shoestring.techniques.memory_format import reshaping_views
 from shoestring.train.batch_results import on_host
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
+from shoestring.base.errors import UsageError
+from shoestring.base.units import plural
 from shoestring.engine.overflow import Overflow, find_overflow
 from shoestring.engine.parallel.default_group import without_default_group
-from shoestring.errors import UsageError
 from shoestring.techniques import fp32_modules
 from shoestring.train.first_microbatch import first_microbatch
 from shoestring.train.session import TrainingSession
 from shoestring.train.stored_settings import store_settings
-from shoestring.units import plural
 
 
 def mend_overflow(session: TrainingSession, rebuild: Callable[[], TrainingSession]) -> TrainingSession:

@@ -8,14 +8,14 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from shoestring.base.errors import DataError, UsageError
+from shoestring.base.units import count_text, plural, seconds_text
 from shoestring.engine.memory import Failure, NoMemoryError
 from shoestring.engine.parallel.default_group import without_default_group
-from shoestring.errors import DataError, UsageError
 from shoestring.session.stop import SessionOver
 from shoestring.train.session import TrainingSession
 from shoestring.train.undisturbed import compute_undisturbed
 from shoestring.train.weights import weights_for_use
-from shoestring.units import count_text, plural, seconds_text
 
 _KIND = "answers"
 _MOST_CHARACTERS = 4000

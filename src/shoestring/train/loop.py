@@ -19,11 +19,11 @@ loop: the data order, the update, the deadline, the checkpoint store (`shoestrin
 from contextlib import closing, nullcontext
 from typing import Literal
 
+from shoestring.base.failures import exits_as_errors
 from shoestring.engine.determinism import deterministic_shards
 from shoestring.engine.malloc import keeping_freed_memory
 from shoestring.engine.memory import explaining_out_of_memory
 from shoestring.engine.parallel.default_group import without_default_group
-from shoestring.failures import exits_as_errors
 from shoestring.session.outcome import Outcome
 from shoestring.session.stop import SessionOver
 from shoestring.train import steps

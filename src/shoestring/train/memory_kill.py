@@ -5,12 +5,12 @@ end the next session too. So the next one begins with half the microbatch.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from shoestring.base.units import bytes_text
 from shoestring.engine.recovery import OutOfMemory
 from shoestring.engine.state import State
 from shoestring.monitor.events import Event
 from shoestring.monitor.host_memory import HostMemory
 from shoestring.techniques.fallbacks import halved
-from shoestring.units import bytes_text
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from shoestring.base.errors import RunError
 from shoestring.data.loading import Loader
 from shoestring.engine.memory import RetriesWatch, alloc_retries
 from shoestring.engine.parallel.timing import RankTimes
 from shoestring.engine.update import UpdateResult
-from shoestring.errors import RunError
 from shoestring.monitor.events import Events, NoEvents
 from shoestring.monitor.host_memory import host_memory
 from shoestring.monitor.progress import Progress

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from shoestring.base.errors import RunError
+from shoestring.base.system_errors import reason
 from shoestring.checkpoint.divided import own
 from shoestring.checkpoint.files import write_json
 from shoestring.data.order import DataOrder
 from shoestring.engine import foreach
-from shoestring.errors import RunError
-from shoestring.system_errors import reason
 from shoestring.train.request import SessionRequest
 
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
+from shoestring.base.errors import RunError
+from shoestring.base.units import bytes_text
 from shoestring.checkpoint.divided import own
 from shoestring.engine.parallel.ranks import RanksApartError
 from shoestring.engine.recovery import WHOLE_BATCH, OutOfMemory, Recovering
 from shoestring.engine.state import State, TrainingState
-from shoestring.errors import RunError
 from shoestring.hardware.catalog import DEVICES
 from shoestring.monitor.events import Event, append
 from shoestring.monitor.host_memory import describe_memory
@@ -22,7 +23,6 @@ from shoestring.session.stored import StoredPlan
 from shoestring.techniques.fallbacks import Phase, Step, next_step
 from shoestring.train.record import Record
 from shoestring.train.request import SessionRequest
-from shoestring.units import bytes_text
 
 
 def recovering_update(state: TrainingState, request: SessionRequest, record: Record) -> Recovering:

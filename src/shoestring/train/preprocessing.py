@@ -1,9 +1,9 @@
 """What a run has fitted on its training data and needs for inference: stored once, and used by every later session."""
 
+from shoestring.base.system_errors import explaining
 from shoestring.checkpoint.folder import verify_folder, write_folder
 from shoestring.recipe.parts import Parts
 from shoestring.session.directory import RunDirectory
-from shoestring.system_errors import explaining
 
 
 def load_preprocessing(run: RunDirectory, parts: Parts) -> bool:

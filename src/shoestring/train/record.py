@@ -13,19 +13,24 @@ from typing import Any, Self
 
 import torch
 
+from shoestring.base.errors import RunError, ShoestringError, UsageError
+from shoestring.base.reading import number
+from shoestring.base.settings import Settings
+from shoestring.base.streams import SilentStream
+from shoestring.base.system_errors import explaining
+from shoestring.base.system_errors import reason as describe
+from shoestring.base.units import count_text, plural, seconds_text
 from shoestring.checkpoint.files import write_json
 from shoestring.checkpoint.presence import Presence
 from shoestring.checkpoint.reserved import release
 from shoestring.checkpoint.store import Saved
 from shoestring.engine.parallel.ranks import PeerLostError
 from shoestring.engine.recovery import OutOfMemory
-from shoestring.errors import RunError, ShoestringError, UsageError
 from shoestring.hardware.probe import machine
 from shoestring.monitor.events import Events, NoEvents, read, state_digest
 from shoestring.monitor.host_memory import host_memory
 from shoestring.monitor.progress import Progress
 from shoestring.monitor.time_breakdown import compute_breakdown, describe_breakdown
-from shoestring.reading import number
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.session import trust
 from shoestring.session.deadline import Deadline
@@ -33,12 +38,7 @@ from shoestring.session.directory import RunDirectory
 from shoestring.session.ledger import SessionRecord, ledger, sessions, slowest_durations
 from shoestring.session.stop import SessionOver
 from shoestring.session.stored import StoredState, resume_command
-from shoestring.settings import Settings
-from shoestring.streams import SilentStream
-from shoestring.system_errors import explaining
-from shoestring.system_errors import reason as describe
 from shoestring.techniques.parameter_count import ParameterCount
-from shoestring.units import count_text, plural, seconds_text
 from shoestring.version import __version__
 
 _MOST_EVIDENCE = 300_000

@@ -4,8 +4,8 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable
 
+from shoestring.base.reading import is_count
 from shoestring.monitor.events import Event
-from shoestring.reading import is_count
 
 _SMALLER = re.compile(r"microbatch ([0-9]{1,9})")
 """The description of a smaller microbatch among the fallbacks (`techniques/fallbacks.py`)."""

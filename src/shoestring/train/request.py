@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import torch
 
+from shoestring.base.settings import Settings
 from shoestring.data.logical_shards import LogicalShards
 from shoestring.engine.parallel.ranks import ONE_RANK, Ranks
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stop import Stop
-from shoestring.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)

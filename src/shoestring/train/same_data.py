@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shoestring.base.errors import RunError
 from shoestring.data.generators import preserved_generators
 from shoestring.data.loading import Loader
 from shoestring.data.order import DataOrder
 from shoestring.engine.parallel.ranks import Ranks
-from shoestring.errors import RunError
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.techniques import nested
 

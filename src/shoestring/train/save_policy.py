@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shoestring.settings import Settings
+from shoestring.base.settings import Settings
 
 _MAX_SHARE = 0.02  # of the time that saving may cost
 _MAX_SECONDS = 600.0  # of work that a kill may cost, unless the settings say otherwise

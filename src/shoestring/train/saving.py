@@ -10,6 +10,8 @@ from typing import Any, Self
 
 import torch
 
+from shoestring.base.errors import CheckpointError, RunError, ShoestringError
+from shoestring.base.settings import Settings
 from shoestring.checkpoint.files import directory_bytes
 from shoestring.checkpoint.presence import GoneError
 from shoestring.checkpoint.snapshot import HostCopy, Snapshot, snapshot
@@ -18,10 +20,8 @@ from shoestring.engine.environment import require_same
 from shoestring.engine.memory import Failure, catch_out_of_memory, explaining_out_of_memory, free_unused_memory
 from shoestring.engine.parallel.ranks import ONE_RANK, Ranks
 from shoestring.engine.state import State
-from shoestring.errors import CheckpointError, RunError, ShoestringError
 from shoestring.session.deadline import Deadline
 from shoestring.session.stop import SessionOver
-from shoestring.settings import Settings
 from shoestring.train.non_finite import all_finite, trained_parameter_names, weights_are_finite
 from shoestring.train.record import Record
 from shoestring.train.save_policy import SavePolicy

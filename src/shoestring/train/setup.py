@@ -6,6 +6,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
+from shoestring.base.errors import CheckpointError, RunError
+from shoestring.base.units import count_text
 from shoestring.checkpoint import fileset, light
 from shoestring.checkpoint.store import Restored, Store
 from shoestring.checkpoint.trained import frozen_digest
@@ -22,7 +24,6 @@ from shoestring.engine.parallel.ranks import ONE_RANK, Ranks
 from shoestring.engine.parallel.updates import ShardedUpdates
 from shoestring.engine.recovery import OutOfMemory
 from shoestring.engine.state import State, TrainingState, build, trains_batch_norm
-from shoestring.errors import CheckpointError, RunError
 from shoestring.monitor.events import read
 from shoestring.monitor.host_memory import host_memory
 from shoestring.recipe.optimizers import BuiltScheduler
@@ -43,7 +44,6 @@ from shoestring.train.same_data import require_same_data
 from shoestring.train.saving import Saver
 from shoestring.train.session import EngineUpdates, Reports, TrainingSession
 from shoestring.train.shared_store import SharedStore
-from shoestring.units import count_text
 
 
 class LibraryLoop(Protocol):

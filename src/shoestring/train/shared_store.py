@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from shoestring.base.errors import CheckpointError, ShoestringError
+from shoestring.base.reading import parse_json
+from shoestring.base.system_errors import reason
 from shoestring.checkpoint.files import directory_bytes
 from shoestring.checkpoint.manifest import FileEntry
 from shoestring.checkpoint.presence import GoneError
@@ -18,9 +21,6 @@ from shoestring.checkpoint.sections import read_sections
 from shoestring.checkpoint.snapshot import Snapshot
 from shoestring.checkpoint.store import Saved, Store, write_tensors
 from shoestring.engine.parallel.ranks import Ranks
-from shoestring.errors import CheckpointError, ShoestringError
-from shoestring.reading import parse_json
-from shoestring.system_errors import reason
 
 
 class SharedStore(Store):

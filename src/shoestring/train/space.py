@@ -3,12 +3,12 @@
 import shutil
 from typing import Any
 
+from shoestring.base.errors import RunError
+from shoestring.base.settings import Settings
+from shoestring.base.units import bytes_text
 from shoestring.checkpoint.files import directory_bytes
-from shoestring.errors import RunError
 from shoestring.plan.costs import disk_parts
-from shoestring.settings import Settings
 from shoestring.train.request import SessionRequest
-from shoestring.units import bytes_text
 
 
 def require_space(request: SessionRequest, update: int, checkpoint_bytes: int) -> None:

@@ -1,7 +1,7 @@
 """The report of a loss that changes with the microbatch, before the first update of a run."""
 
+from shoestring.base.errors import UsageError
 from shoestring.engine.halves import compare_with_halves
-from shoestring.errors import UsageError
 from shoestring.train.first_microbatch import first_microbatch
 from shoestring.train.session import TrainingSession
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
+from shoestring.base.errors import CheckpointError
 from shoestring.checkpoint import light
 from shoestring.checkpoint.presence import gone_error
 from shoestring.data.seeding import derive, seed_all
@@ -25,7 +26,6 @@ from shoestring.engine.parallel.ranks import Ranks, RanksApartError
 from shoestring.engine.parallel.replicas import require_equal
 from shoestring.engine.recovery import OutOfMemory, discard_attempt
 from shoestring.engine.update import UpdateResult, update
-from shoestring.errors import CheckpointError
 from shoestring.recipe.losses import clip_norm, loss_at
 from shoestring.techniques.fallbacks import Phase
 from shoestring.techniques.parameter_count import ParameterCount

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from shoestring.base.settings import Settings
+from shoestring.base.system_errors import explaining
 from shoestring.session.directory import RunDirectory
-from shoestring.settings import Settings
-from shoestring.system_errors import explaining
 
 OF_THE_RESULT = (
     "micro_batch",

@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from shoestring.base.errors import CheckpointError
 from shoestring.checkpoint import light
 from shoestring.checkpoint.light import UNVERIFIED, read_light, save_light, weights_to_save
 from shoestring.checkpoint.presence import GoneError
 from shoestring.engine.memory import retry_with_freed_memory
-from shoestring.errors import CheckpointError
 from shoestring.train.session import TrainingSession
 
 

@@ -10,12 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from shoestring.base.processes import is_running
+from shoestring.base.settings import Settings
 from shoestring.check.probe import probing
 from shoestring.check.probe.probing import probe
 from shoestring.hardware.targets import find
-from shoestring.processes import is_running
 from shoestring.recipe.finding import choose
-from shoestring.settings import Settings
 from tests.check.probe import in_process
 
 MINE = """

@@ -2,10 +2,10 @@
 
 import torch
 
+from shoestring.base.units import MIB
 from shoestring.engine.parallel.buckets import Buckets
 from shoestring.engine.parallel.ranks import Ranks
 from shoestring.techniques.buckets import split_by_size
-from shoestring.units import MIB
 from tests.ranks import run_ranks
 
 

@@ -7,11 +7,11 @@ import torch
 import torch.distributed.fsdp  # before the ranks are forked
 from torch import nn
 
+from shoestring.base.errors import UsageError
 from shoestring.checkpoint.divided import own
 from shoestring.engine.parallel import fsdp_versions
 from shoestring.engine.parallel.fully_sharded import shard
 from shoestring.engine.parallel.ranks import Ranks
-from shoestring.errors import UsageError
 from tests.ranks import run_ranks
 
 CPU = torch.device("cpu")

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from shoestring.base.errors import UsageError
 from shoestring.data.logical_shards import LogicalShards
 from shoestring.engine.cuda_graphs import CudaGraphs
 from shoestring.engine.parallel.buffers import ShardBuffers
@@ -11,7 +12,6 @@ from shoestring.engine.parallel.divided_optimizer import require_divisible
 from shoestring.engine.parallel.ranks import ONE_RANK, Ranks
 from shoestring.engine.parallel.updates import ShardedUpdates
 from shoestring.engine.precision import mixed_precision
-from shoestring.errors import UsageError
 from tests.engine.fake_cuda_graphs import FakeCaptures
 from tests.ranks import run_ranks
 

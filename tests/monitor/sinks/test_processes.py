@@ -85,7 +85,7 @@ def test_sink_that_cannot_be_started(
 
 
 def test_folders_of_sinks_are_the_runs_own(tmp_path: Path) -> None:
-    from shoestring.errors import UsageError
+    from shoestring.base.errors import UsageError
     from shoestring.monitor.sinks.names import SINKS
 
     (tmp_path / "logs").mkdir()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipe.finding import find
 from shoestring.recipe.options import option_fields
 from shoestring.recipes.chart import IMAGE_TOKENS, Chart, Options

@@ -5,7 +5,7 @@ import json
 import pytest
 from PIL import Image
 
-from shoestring.errors import DataError, UsageError
+from shoestring.base.errors import DataError, UsageError
 from shoestring.recipes.chart.data import read_parts
 from shoestring.recipes.chart.presentation import Presentation
 

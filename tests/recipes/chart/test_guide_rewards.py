@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipes.chart import Chart, Options
 from shoestring.recipes.chart.guide_rewards import REWARDS
 from shoestring.recipes.chart.presentation import GUIDE_INSTRUCTION, INSTRUCTION

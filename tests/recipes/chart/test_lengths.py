@@ -5,7 +5,7 @@ import json
 import pytest
 from PIL import Image
 
-from shoestring.errors import DataError
+from shoestring.base.errors import DataError
 from shoestring.recipes.chart import Chart, Options
 from shoestring.recipes.chart.export import encode
 from shoestring.recipes.chart.lengths import prompt_lengths

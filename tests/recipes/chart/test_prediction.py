@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+from shoestring.base.errors import CheckpointError, DataError, UsageError
 from shoestring.checkpoint.light import save_light
 from shoestring.checkpoint.trained import frozen_digest
-from shoestring.errors import CheckpointError, DataError, UsageError
 from shoestring.recipes.chart import Chart, Options
 from shoestring.recipes.chart.prediction import answer
 

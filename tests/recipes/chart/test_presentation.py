@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from shoestring.errors import DataError
+from shoestring.base.errors import DataError
 from shoestring.recipes.chart import IMAGE_TOKENS, Chart, Options
 from shoestring.recipes.chart.data import read_parts
 from shoestring.recipes.chart.policy import SIZES

@@ -5,6 +5,7 @@ import pytest
 import torch
 from transformers import DynamicCache
 
+from shoestring.base.settings import Settings
 from shoestring.hardware.targets import find
 from shoestring.recipe.finding import load
 from shoestring.recipe.generation import Step
@@ -13,7 +14,6 @@ from shoestring.recipes.chart.policy import SIZES, Batch, Policy
 from shoestring.recipes.chart.rollout import simulate_generation
 from shoestring.recipes.chart.writing import sample_tokens
 from shoestring.recipes.huggingface.cache import cache_tensors, grow_cache
-from shoestring.settings import Settings
 from shoestring.trace import Tracer
 from shoestring.trace.record import Alloc, Free, Phase, Trace
 

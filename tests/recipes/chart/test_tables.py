@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from shoestring.errors import DataError, UsageError
+from shoestring.base.errors import DataError, UsageError
 from shoestring.recipes.chart.data import read_parts
 from shoestring.recipes.chart.presentation import Presentation
 from tests.recipes.chart.saved import TABLE, make_dataset, make_row, save_dataset

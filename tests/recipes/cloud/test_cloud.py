@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipe.finding import find
 from shoestring.recipe.options import option_fields
 from shoestring.recipes.cloud import Cloud, Options, filtering

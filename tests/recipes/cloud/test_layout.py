@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from shoestring.errors import DataError
+from shoestring.base.errors import DataError
 from shoestring.recipes.cloud import Cloud
 from shoestring.recipes.cloud.layout import TEST, VALIDATION, read
 from shoestring.recipes.cloud.triplets import Triplet

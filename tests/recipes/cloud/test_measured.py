@@ -5,7 +5,7 @@ import pytest
 
 from tests.recipes.cloud.images import optical_image, radar_image, write_image, write_triplet
 
-from shoestring.errors import DataError, UsageError  # isort: skip
+from shoestring.base.errors import DataError, UsageError  # isort: skip
 from shoestring.recipes.cloud.measured import MeasuredTiles, load_parts, load_whole  # isort: skip
 from shoestring.recipes.cloud.inspection import InspectionLevel  # isort: skip
 from shoestring.recipes.cloud.scale import to_backscatter, to_reflectance  # isort: skip

@@ -12,7 +12,7 @@ from tests.recipes.cloud.images import (
 )
 from tests.recipes.cloud.unlabeled_tiles import TINY, predict, write_tile
 
-from shoestring.errors import DataError  # isort: skip
+from shoestring.base.errors import DataError  # isort: skip
 from shoestring.recipe.contract import datasets  # isort: skip
 from shoestring.recipes.cloud import Cloud, Options, geotiff  # isort: skip
 

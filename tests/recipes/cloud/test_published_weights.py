@@ -4,7 +4,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from shoestring.errors import CheckpointError
+from shoestring.base.errors import CheckpointError
 from shoestring.recipes.cloud import Cloud, Options
 from shoestring.recipes.cloud.published_weights import translate_name
 

@@ -11,7 +11,7 @@ import torch
 import shoestring
 from tests.recipes.cloud.images import optical_image, radar_image, write_triplet
 
-from shoestring.errors import UsageError  # isort: skip
+from shoestring.base.errors import UsageError  # isort: skip
 from shoestring.recipes.cloud import Cloud, Options  # isort: skip
 from shoestring.recipes.cloud.scale import to_backscatter, to_reflectance  # isort: skip
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from shoestring.errors import DataError
+from shoestring.base.errors import DataError
 from shoestring.recipes.cloud.table import read
 from shoestring.recipes.cloud.triplets import Triplet, shared_scenes_notes
 from shoestring.recipes.rows import BadRows

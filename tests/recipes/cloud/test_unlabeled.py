@@ -12,7 +12,7 @@ from tests.recipes.cloud.images import (
 )
 from tests.recipes.cloud.unlabeled_tiles import TINY, predict, write_tile
 
-from shoestring.errors import DataError, UsageError  # isort: skip
+from shoestring.base.errors import DataError, UsageError  # isort: skip
 from shoestring.recipes.cloud import Cloud, Options  # isort: skip
 from shoestring.recipes.cloud.unlabeled import unique_names  # isort: skip
 

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from shoestring.base.errors import CheckpointError, UsageError
 from shoestring.checkpoint.light import save_light
-from shoestring.errors import CheckpointError, UsageError
 from shoestring.recipes.cloud import Cloud, Options
 from shoestring.recipes.cloud.weights import load_weights
 

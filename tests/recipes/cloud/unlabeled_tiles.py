@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from shoestring.errors import DataError
+from shoestring.base.errors import DataError
 from shoestring.recipes.cloud import Cloud
 from tests.recipes.cloud.images import optical_image, radar_image, write_image
 

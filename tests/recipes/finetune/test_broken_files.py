@@ -11,8 +11,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from shoestring.errors import DataError, UsageError
-from shoestring.reading import LINE_BYTES
+from shoestring.base.errors import DataError, UsageError
+from shoestring.base.reading import LINE_BYTES
 from shoestring.recipes.finetune.data import read_parts
 
 GOOD = '{"text": "good"}\n'

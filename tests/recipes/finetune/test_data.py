@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from shoestring.errors import DataError
+from shoestring.base.errors import DataError
 from shoestring.recipes.finetune.data import read_parts, split
 from shoestring.recipes.finetune.rows import Completion, Conversation, Pair, Row, RowParts, Text
 from shoestring.recipes.rows import OnBadRows

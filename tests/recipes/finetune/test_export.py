@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from shoestring.errors import RunError, UsageError
+from shoestring.base.errors import RunError, UsageError
 from shoestring.recipe.exports import Exported
 from shoestring.recipe.finding import choose
 from shoestring.recipes.finetune import export, merging

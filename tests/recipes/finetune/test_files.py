@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from shoestring.errors import DataError
+from shoestring.base.errors import DataError
 from shoestring.recipes.finetune.files import find_files, read_rows
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from shoestring.errors import DataError, UsageError
+from shoestring.base.errors import DataError, UsageError
 from shoestring.recipe.finding import choose
 from tests.recipes.finetune import models
 

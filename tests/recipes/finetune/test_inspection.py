@@ -1,7 +1,7 @@
 import numpy
 import pytest
 
-from shoestring.errors import DataError
+from shoestring.base.errors import DataError
 from shoestring.recipes.finetune.inspection import Bin, Inspection, inspect, require_learnable
 from shoestring.recipes.finetune.rendering import Renderer
 from shoestring.recipes.finetune.rows import Completion, Conversation, Pair, Row, Text

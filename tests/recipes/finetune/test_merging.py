@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from shoestring.errors import RunError, UsageError
+from shoestring.base.errors import RunError, UsageError
 from shoestring.recipes.finetune import merging
 from shoestring.techniques import nf4
 from tests.recipes.finetune.exported_models import random_model, with_lora

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipes.finetune.columns import parse_columns
 from shoestring.recipes.finetune.parsing import parse_cells, parse_row
 from shoestring.recipes.finetune.rows import Completion, Conversation, Pair, Row, Text

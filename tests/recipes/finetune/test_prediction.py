@@ -8,7 +8,7 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from shoestring.errors import DataError, UsageError
+from shoestring.base.errors import DataError, UsageError
 from shoestring.recipes.finetune.prediction import (
     HELD_OUT,
     Prompt,

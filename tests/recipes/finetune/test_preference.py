@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipes.finetune import preference
 from shoestring.recipes.finetune.preference import (
     collate_pairs,

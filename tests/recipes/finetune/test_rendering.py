@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import tokenizers
 
-from shoestring.errors import DataError, UsageError
+from shoestring.base.errors import DataError, UsageError
 from shoestring.recipes.finetune.rendering import Renderer
 from shoestring.recipes.finetune.rows import Completion, Conversation, Message, Pair, Text
 from shoestring.recipes.finetune.samples import Sample

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipes.finetune import templates
 from tests.recipes.finetune.tokenizers import CHATML, CHATML_MARKED
 

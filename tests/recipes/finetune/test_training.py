@@ -8,7 +8,7 @@ import torch
 from transformers import CONFIG_MAPPING
 
 import shoestring
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipe.finding import choose
 from shoestring.recipes.finetune import batches
 from shoestring.recipes.finetune.building import build_random, separates_samples

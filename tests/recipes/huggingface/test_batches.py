@@ -11,7 +11,7 @@ pytest.importorskip("transformers")
 
 import torch
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipe.finding import load
 from shoestring.recipes.huggingface.library_errors import explained
 from tests.recipes.huggingface.test_huggingface import forked, trace_recipe

@@ -12,13 +12,13 @@ pytest.importorskip("peft")
 import torch
 import transformers
 
-from shoestring.config import parse_pairs
-from shoestring.errors import UsageError
+from shoestring.base.config import parse_pairs
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
 from shoestring.hardware.catalog import DEVICES
 from shoestring.recipe.finding import find, load
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipes.huggingface import configuration, diffusion, versions
-from shoestring.settings import Settings
 from shoestring.techniques import adapt, checkpointing
 from shoestring.trace import Tracer
 from shoestring.trace.record import Trace

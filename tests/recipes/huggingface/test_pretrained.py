@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from transformers import BertConfig, BertForMaskedLM, BlipVisionConfig, BlipVisionModel
 
 from shoestring.api import estimate
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipe.finding import choose
 from shoestring.recipes import chart, legal, vqa
 from shoestring.recipes.chart import building

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from shoestring.errors import DataError
+from shoestring.base.errors import DataError
 from shoestring.recipes.legal import roles
 from shoestring.recipes.legal.documents import Document, count_documents, read
 from shoestring.recipes.rows import BadRows

@@ -9,7 +9,7 @@ from tokenizers.implementations import BertWordPieceTokenizer
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from shoestring.api import estimate
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipes.legal import Legal, Options
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "appeal", "is", "dismiss", "##ed", "."]

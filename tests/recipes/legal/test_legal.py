@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from shoestring.errors import DataError, UsageError
+from shoestring.base.errors import DataError, UsageError
 from shoestring.recipe.finding import find, load
 from shoestring.recipe.options import option_fields
 from shoestring.recipes.legal import Legal, Options

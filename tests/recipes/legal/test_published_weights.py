@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from transformers import BertConfig, BertForSequenceClassification, BertModel
 
+from shoestring.base.errors import CheckpointError, UsageError
 from shoestring.checkpoint.light import save_light
-from shoestring.errors import CheckpointError, UsageError
 from shoestring.recipes.legal import Legal, Options
 from shoestring.recipes.legal.roles import SETS
 from tests.recipes.huggingface.test_pretrained import write_bert

@@ -1,6 +1,6 @@
 import pytest
 
-from shoestring.errors import DataError
+from shoestring.base.errors import DataError
 from shoestring.recipes.legal.documents import Document
 from shoestring.recipes.legal.split import split_documents
 

@@ -6,7 +6,7 @@ from textwrap import wrap
 
 import pytest
 
-from shoestring.errors import DataError
+from shoestring.base.errors import DataError
 from shoestring.recipes.legal.roles import SETS
 from shoestring.recipes.legal.texts import Judgment, Reader
 

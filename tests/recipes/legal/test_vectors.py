@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from shoestring.errors import DataError, UsageError
+from shoestring.base.errors import DataError, UsageError
 from shoestring.recipes.legal import Legal, Options
 from shoestring.recipes.legal.vectors import vector_problem
 

@@ -8,13 +8,13 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
 
 import shoestring
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
 from shoestring.data.order import DataOrder
 from shoestring.data.sequential import sequential_batches
 from shoestring.engine.state import build
-from shoestring.errors import UsageError
 from shoestring.recipe.finding import choose, find
 from shoestring.recipes.lightning import recipe
-from shoestring.settings import Settings
 from tests.recipes.lightning import modules
 from tests.sessions import CPU, final_bits, session
 

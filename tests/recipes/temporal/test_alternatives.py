@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 import shoestring
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipe.losses import clip_norm, losses_by_stage
 from shoestring.recipe.parts import Parts
 from shoestring.recipes.temporal import MEMBERS, Options, Temporal

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from shoestring.errors import DataError, UsageError
+from shoestring.base.errors import DataError, UsageError
 from shoestring.recipes.rows import MAX_LISTED, BadRows
 from shoestring.recipes.temporal.bars import load_sample_bars, parse_rows
 from shoestring.recipes.temporal.bars import read_bars as read_bars_with_rows

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import torch
 
-from shoestring.errors import DataError
+from shoestring.base.errors import DataError
 from shoestring.recipes.temporal.dataset import Sampling, load_bars
 from shoestring.recipes.temporal.windows import Windows
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from shoestring.errors import DataError, UsageError
+from shoestring.base.errors import DataError, UsageError
 from shoestring.recipes.rows import BadRows
 from shoestring.recipes.temporal import Options, Temporal
 from shoestring.recipes.temporal.dataset import Sampling, load_bars

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipes.temporal import ARCHITECTURES, Options, Temporal
 from shoestring.recipes.temporal.architectures import MEMBERS
 from shoestring.recipes.temporal.models import AttentiveLSTM, sinusoids

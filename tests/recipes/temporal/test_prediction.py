@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from shoestring.errors import DataError, UsageError
+from shoestring.base.errors import DataError, UsageError
 from shoestring.recipe.inputs import Input
 from shoestring.recipes.temporal import ARCHITECTURES, Options, Temporal
 from shoestring.recipes.temporal.bars import load_sample_bars

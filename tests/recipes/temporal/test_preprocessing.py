@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from shoestring.errors import CheckpointError, DataError
+from shoestring.base.errors import CheckpointError, DataError
 from shoestring.recipes.temporal import Options, Temporal
 from shoestring.recipes.temporal.preprocessing import NAME, load
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from shoestring.errors import DataError, UsageError
+from shoestring.base.errors import DataError, UsageError
 from shoestring.recipe.contract import build_optimizer, datasets
 from shoestring.recipe.finding import find, load
 from shoestring.recipe.options import option_fields

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 import torch
 
+from shoestring.base.settings import Settings
 from shoestring.hardware.targets import find
 from shoestring.recipe.finding import load
 from shoestring.recipes.vqa import VQA, Options
 from shoestring.recipes.vqa.texts import BEGIN
 from shoestring.recipes.vqa.tokens import build_text_tokenizer
-from shoestring.settings import Settings
 from shoestring.trace import Tracer
 from shoestring.trace.record import Alloc, Free
 

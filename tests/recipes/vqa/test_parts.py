@@ -13,7 +13,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipes.vqa import VQA, Options
 from shoestring.recipes.vqa.parts import PARTS
 from shoestring.recipes.vqa.tokens import MARKERS

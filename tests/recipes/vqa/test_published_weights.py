@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from shoestring.base.errors import UsageError
 from shoestring.checkpoint.light import save_light
-from shoestring.errors import UsageError
 from shoestring.recipes.vqa import VQA, Options
 from shoestring.recipes.vqa.published_weights import load_student
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from shoestring.errors import DataError
+from shoestring.base.errors import DataError
 from shoestring.recipe.inputs import Input
 from shoestring.recipes.vqa import VQA, Options
 from tests.recipes.vqa.teacher_data import make_row, write_data

@@ -1,6 +1,6 @@
 import pytest
 
-from shoestring.errors import DataError
+from shoestring.base.errors import DataError
 from shoestring.recipes.vqa.samples import Sample, split
 
 

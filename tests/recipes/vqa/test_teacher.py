@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from shoestring.errors import DataError
+from shoestring.base.errors import DataError
 from shoestring.recipes.rows import BadRows
 from shoestring.recipes.vqa import teacher
 from tests.recipes.vqa.teacher_data import make_row, write_data

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipes.vqa import digits, tokens
 from shoestring.recipes.vqa.texts import build_targets
 

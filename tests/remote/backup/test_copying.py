@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.remote.backup.commits import names_of
 from shoestring.remote.backup.folder_store import FolderStore
 from shoestring.remote.backup.opened import UnsettledError

@@ -9,7 +9,7 @@ import sys
 import pytest
 from huggingface_hub import constants, file_download
 
-from shoestring.errors import RunError
+from shoestring.base.errors import RunError
 from shoestring.monitor import events
 from shoestring.remote.backup import hugging_face_store
 from shoestring.remote.backup.copying import Copier

@@ -4,7 +4,7 @@ from contextlib import closing
 
 import pytest
 
-from shoestring.errors import RunError
+from shoestring.base.errors import RunError
 from shoestring.remote.backup.commits import names_of
 from shoestring.remote.backup.copying import Copier
 from shoestring.remote.backup.kaggle_store import KaggleStore

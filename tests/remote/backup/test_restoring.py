@@ -5,8 +5,8 @@ import re
 
 import pytest
 
+from shoestring.base.errors import RunError, UsageError
 from shoestring.checkpoint.files import with_digest
-from shoestring.errors import RunError, UsageError
 from shoestring.remote.backup.commits import CommitName, parse_commit
 from shoestring.remote.backup.identity import write_identity
 from shoestring.remote.backup.restoring import restore

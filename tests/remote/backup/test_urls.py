@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.remote.backup.urls import parse_url, redacted
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipe.finding import choose
 from shoestring.remote.kaggle import attached
 from shoestring.remote.kaggle.attached import Attached, count_rows, list_files

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from shoestring.errors import RunError
+from shoestring.base.errors import RunError
 from shoestring.remote.kaggle import chain as chain_module
 from shoestring.remote.kaggle.chain import run_chain
 from shoestring.remote.kaggle.chain_file import read_chain

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.remote.kaggle.chain_file import SessionRecord, read_chain
 from tests.remote.kaggle.memory_kaggle import make_state
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from shoestring.errors import CheckpointError, RunError, UsageError
+from shoestring.base.errors import CheckpointError, RunError, UsageError
 from shoestring.remote.kaggle import fetching
 from shoestring.remote.kaggle.kernel.session_file import OutputFile, SessionFile
 from shoestring.session.stored import StoredState

@@ -8,7 +8,7 @@ from base64 import b64decode
 
 import pytest
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipe.finding import choose, choose_attached
 from shoestring.remote.kaggle import starting
 from shoestring.remote.kaggle.package import make_job, package_files, parse_data, training_data

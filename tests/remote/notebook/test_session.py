@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.remote.notebook import session
 from shoestring.session.stored import StoredState
 

@@ -9,7 +9,7 @@ import nbformat
 import pytest
 
 import shoestring
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.remote.notebook import writing
 from shoestring.remote.wheel import build_wheel
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 import shoestring
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.report.compare import curves
 from shoestring.report.compare.compared import read_runs, short_names
 from shoestring.report.compare.document import write

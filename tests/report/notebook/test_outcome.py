@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from shoestring import display
+from shoestring.base import display
 from shoestring.check.finding import failed, passed, warned
 from shoestring.check.preflight import CheckResult
 from shoestring.runs.evaluate import Evaluation

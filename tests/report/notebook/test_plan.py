@@ -6,9 +6,9 @@ import re
 import pytest
 
 import shoestring
+from shoestring.base.units import bytes_text
 from shoestring.hardware.catalog import Platform
 from shoestring.plan.sessions import PlannedSession, PlannedWeek
-from shoestring.units import bytes_text
 from tests.mine import Mine
 from tests.report.notebook.markup_text import flat, read
 

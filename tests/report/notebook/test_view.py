@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from shoestring import display
+from shoestring.base import display
 from shoestring.report.watch.watcher import Watcher
 from tests.report import runs
 from tests.report.notebook.markup_text import Reader, flat, read

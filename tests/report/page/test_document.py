@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.report.page.document import write
 from tests.report import runs
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from shoestring import streams
+from shoestring.base import streams
 from shoestring.report.terminal import watching
 from shoestring.report.terminal.watching import show
 from shoestring.report.watch.watcher import Watcher

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.report.watch import following
 from shoestring.report.watch.following import follow
 from tests.report import runs

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.report.watch.watcher import Watcher
 from shoestring.session.lock import locked
 from tests.report import runs

@@ -29,13 +29,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shoestring.base.failures import exits_as_errors
+from shoestring.base.processes import started_at
 from shoestring.check.child import read_request
 from shoestring.check.memory import read_status
 from shoestring.check.probe.enough import Budget
 from shoestring.check.probe.stand_in import WithStandInData
 from shoestring.check.reporting import Report, error_stage, reporting
-from shoestring.failures import exits_as_errors
-from shoestring.processes import started_at
 
 if TYPE_CHECKING:
     from shoestring.check.probe.context import Context
@@ -99,6 +99,7 @@ def _run(request: Mapping[str, Any], context: "Context") -> None:
 
 def _build(request: Mapping[str, Any], context: "Context") -> tuple["TrainingSession", "LibraryLoop | None"]:
     """Return the session of a new run, without the parts to evaluate on, and the loop of a library's trainer."""
+    from shoestring.base.settings import Settings
     from shoestring.engine.determinism import deterministic_shards
     from shoestring.engine.malloc import keeping_freed_memory
     from shoestring.engine.memory import explaining_out_of_memory
@@ -106,7 +107,6 @@ def _build(request: Mapping[str, Any], context: "Context") -> tuple["TrainingSes
     from shoestring.session.directory import RunDirectory
     from shoestring.session.signals import StopSignals
     from shoestring.session.stop import Stop
-    from shoestring.settings import Settings
     from shoestring.train.fp16_overflow import mend_overflow
     from shoestring.train.record import Record
     from shoestring.train.replay_saver import ReplaySaver

@@ -9,24 +9,24 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shoestring import config
+from shoestring.base import config
+from shoestring.base.errors import UsageError
+from shoestring.base.processes import started_at
+from shoestring.base.settings import Settings
+from shoestring.base.streams import write_messages
+from shoestring.base.units import MIB, plural, seconds_text
 from shoestring.check.child import run_child
 from shoestring.check.memory import read_status
 from shoestring.check.probe.enough import LEAST_UPDATES
 from shoestring.check.probe.result import measurement
-from shoestring.errors import UsageError
 from shoestring.hardware import targets
 from shoestring.plan.measured_plan import MEASURED, describe, with_measurement
 from shoestring.plan.measurement import Measurement
 from shoestring.plan.plan import Plan
 from shoestring.plan.shares import gpus_of, samples_per_gpu
 from shoestring.plan.weight_type import with_weight_type
-from shoestring.processes import started_at
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.settings import Settings
-from shoestring.streams import write_messages
 from shoestring.techniques.expandable_segments import expandable_segments
-from shoestring.units import MIB, plural, seconds_text
 
 MOST_SECONDS, MOST_SHARE = 30.0, 0.02
 """A probe takes at most so many seconds, or this share of the run if that is more."""

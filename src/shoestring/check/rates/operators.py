@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from shoestring.base.settings import Precision
 from shoestring.check.rates.grid import Grid
-from shoestring.settings import Precision
 
 _aten = torch.ops.aten
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from shoestring.errors import RunError, UsageError
+from shoestring.base.errors import RunError, UsageError
 from shoestring.hardware import targets
 from shoestring.hardware.measured import SUFFIX, MeasuredRates, has_rates, require_space, write_measured
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from shoestring.base.errors import UsageError
 from shoestring.engine.parallel import messages
 from shoestring.engine.parallel.buckets import Buckets
 from shoestring.engine.parallel.ranks import Ranks
-from shoestring.errors import UsageError
 
 _ONE_BY_ONE = ("torch", "bitsandbytes", "transformers")
 """The packages whose optimizers update each parameter from its own gradient and state alone."""

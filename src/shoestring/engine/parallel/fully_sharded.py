@@ -15,14 +15,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
 from shoestring.checkpoint.divided import divide_as, is_divided, own, rows_by_rank
 from shoestring.checkpoint.trained import trained_state
 from shoestring.engine.memory import Failure
 from shoestring.engine.parallel import fsdp_versions
 from shoestring.engine.parallel.ranks import Ranks, RanksApartError
-from shoestring.errors import UsageError
 from shoestring.session.stop import SessionOver
-from shoestring.settings import Settings
 
 T = TypeVar("T")
 

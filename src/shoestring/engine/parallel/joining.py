@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
+from shoestring.base.errors import RunError
 from shoestring.engine.parallel.ranks import TIMEOUT
-from shoestring.errors import RunError
 
 
 def join(device: torch.device) -> torch.device:

@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from shoestring.base.errors import CheckpointError, Interruption, RunError, UsageError
 from shoestring.engine.memory import Failure, HalfDoneError, out_of_memory_message
-from shoestring.errors import CheckpointError, Interruption, RunError, UsageError
 from shoestring.session.rank_channel import OUT_OF_MEMORY_STATUS, PEER_LOST_STATUS
 from shoestring.session.stop import SessionOver
 

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
+from shoestring.base.errors import RunError
 from shoestring.checkpoint.divided import is_divided
 from shoestring.engine.parallel.ranks import Ranks
-from shoestring.errors import RunError
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from shoestring.base.errors import UsageError
 from shoestring.data.logical_shards import LogicalShards
 from shoestring.data.seeding import seed_all
 from shoestring.engine import foreach
@@ -37,7 +38,6 @@ from shoestring.engine.update import (
     add_zero_gradients,
     step,
 )
-from shoestring.errors import UsageError
 
 
 class ShardedUpdates:

@@ -14,10 +14,10 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+from shoestring.base.streams import write_messages
+from shoestring.base.system_errors import reason
 from shoestring.monitor.sinks.following import Follower
 from shoestring.monitor.sinks.names import SINKS
-from shoestring.streams import write_messages
-from shoestring.system_errors import reason
 
 END_SECONDS = 5.0
 _POLL_SECONDS = 1.0

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoestring.errors import UsageError, nearest
+from shoestring.base.errors import UsageError, nearest
+from shoestring.base.packages import requirements
 from shoestring.monitor.sinks import Sink
-from shoestring.packages import requirements
 
 
 @dataclass(frozen=True, kw_only=True)

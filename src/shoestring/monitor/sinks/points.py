@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shoestring.reading import number
+from shoestring.base.reading import number
 
 _PROGRESS = {
     "loss": "train/loss",

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from shoestring.streams import write_messages
-from shoestring.system_errors import reason
+from shoestring.base.streams import write_messages
+from shoestring.base.system_errors import reason
 
 _COMMAND = (sys.executable, "-P", "-m", "shoestring.monitor.sinks")
 _WAIT_SECONDS = 10.0

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoestring.packages.requirements import require
+from shoestring.base.packages.requirements import require
 from shoestring.recipes.chart.options import EVALUATION_BATCH, IMAGE_TOKENS, Options
 from shoestring.recipes.chart.shares import PART_SHARES
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
+    from shoestring.base.settings import Settings
     from shoestring.recipe.exports import Exported, Format
     from shoestring.recipe.generation import Step
     from shoestring.recipe.inputs import Input
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from shoestring.recipes.chart.policy import Batch, Policy
     from shoestring.recipes.chart.presentation import Presentation
     from shoestring.recipes.chart.rewards import Reward
-    from shoestring.settings import Settings
 
 
 class Chart:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from shoestring.base.errors import CheckpointError
+from shoestring.base.reading import Kind, find_problems, read_json, reason
 from shoestring.checkpoint import fileset
 from shoestring.checkpoint.compatibility import state_mismatches
 from shoestring.checkpoint.foreign import read_state_dict
 from shoestring.checkpoint.light import ADAPTER_CONFIG, read_light, weights_to_save
-from shoestring.errors import CheckpointError
-from shoestring.reading import Kind, find_problems, read_json, reason
 from shoestring.recipes.chart.building import add_adapters
 
 _KINDS = {

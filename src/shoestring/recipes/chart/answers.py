@@ -15,7 +15,7 @@ import math
 import re
 from typing import Any
 
-from shoestring.reading import parse_json
+from shoestring.base.reading import parse_json
 
 TOLERANCE = 0.05
 """The largest relative error of a correct number (ChartQA's relaxed accuracy: Masry et al., 2022)."""

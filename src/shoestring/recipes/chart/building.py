@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipes.chart.policy import DTYPES, SIZES, lora_config
 from shoestring.recipes.chart.processing import build_processor, load_tokenizer, train_tokenizer
 from shoestring.recipes.huggingface import pretrained, versions

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoestring.errors import DataError, UsageError
-from shoestring.reading import reason
+from shoestring.base.errors import DataError, UsageError
+from shoestring.base.reading import reason
 from shoestring.recipes.chart.folders import chartqa_files, find_json_file, read_json_rows
 from shoestring.recipes.chart.presentation import Presentation
 from shoestring.recipes.chart.rows import ANNOTATIONS, Chart, ImageSource, SyntheticImage

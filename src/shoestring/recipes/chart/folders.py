@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from shoestring.errors import UsageError
-from shoestring.reading import TEXT_BYTES, read_json
+from shoestring.base.errors import UsageError
+from shoestring.base.reading import TEXT_BYTES, read_json
 from shoestring.recipes.chart.presentation import Presentation
 from shoestring.recipes.chart.rows import Chart, ImageFile, parse_row
 from shoestring.recipes.images import verify_image

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from shoestring.errors import DataError
+from shoestring.base.errors import DataError
+from shoestring.base.units import count_text
 from shoestring.recipes.chart.options import IMAGE_TOKENS
-from shoestring.units import count_text
 
 if TYPE_CHECKING:
     from shoestring.recipes.chart.data import Charts

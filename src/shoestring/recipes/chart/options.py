@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from shoestring.config import too_small
-from shoestring.errors import UsageError
+from shoestring.base.config import too_small
+from shoestring.base.errors import UsageError
 
 EVALUATION_BATCH = 8
 """Completions that an evaluation generates at the same time, as long as there is memory for them."""

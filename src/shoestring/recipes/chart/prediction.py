@@ -13,15 +13,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoestring.errors import UsageError
-from shoestring.reading import LINE_BYTES, TEXT_BYTES, parse_json, read_json, read_lines, reason
+from shoestring.base.errors import UsageError
+from shoestring.base.reading import LINE_BYTES, TEXT_BYTES, parse_json, read_json, read_lines, reason
+from shoestring.base.units import bytes_text
 from shoestring.recipe.inputs import Input
 from shoestring.recipes.chart.answers import parse_tag
 from shoestring.recipes.chart.data import Charts, make_synthetic_parts
 from shoestring.recipes.chart.folders import find_json_file
 from shoestring.recipes.chart.presentation import Presentation
 from shoestring.recipes.images import open_image
-from shoestring.units import bytes_text
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoestring.errors import UsageError
-from shoestring.reading import read_bytes, reason
+from shoestring.base.errors import UsageError
+from shoestring.base.reading import read_bytes, reason
+from shoestring.base.units import MIB
 from shoestring.recipes.rows import character_problem
-from shoestring.units import MIB
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from shoestring.reading import parse_json
+from shoestring.base.reading import parse_json
 from shoestring.recipes.chart.synthetic import draw_chart, make_chart
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from shoestring.errors import UsageError
-from shoestring.reading import read_json, reason
+from shoestring.base.errors import UsageError
+from shoestring.base.reading import read_json, reason
 
 DICT, STATE = "dataset_dict.json", "state.json"
 """Of a `DatasetDict`, whose parts are folders, and of a `Dataset`."""

@@ -14,11 +14,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from shoestring.packages.requirements import require
-from shoestring.reading import DATA_BYTES, open_binary
+from shoestring.base.packages.requirements import require
+from shoestring.base.reading import DATA_BYTES, open_binary
+from shoestring.base.units import bytes_text
 from shoestring.recipes.chart.rows import COLUMNS, Chart, parse_row
 from shoestring.recipes.images import MAX_BYTES, decode_image, verify_content
-from shoestring.units import bytes_text
 
 if TYPE_CHECKING:
     from PIL.Image import Image

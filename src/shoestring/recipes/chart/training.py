@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
 from shoestring.recipe import evidence
 from shoestring.recipes.chart.answers import is_correct, parse_tag
 from shoestring.recipes.chart.building import options_processor, silence, without_deprecations
@@ -18,7 +19,6 @@ from shoestring.recipes.chart.policy import lora_config
 from shoestring.recipes.chart.processing import encode_prompts
 from shoestring.recipes.chart.rewards import Reward
 from shoestring.recipes.chart.writing import generate
-from shoestring.settings import Settings
 
 if TYPE_CHECKING:
     from shoestring.recipes.chart.data import Charts

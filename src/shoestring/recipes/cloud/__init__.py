@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from shoestring.errors import UsageError
-from shoestring.packages.requirements import require
+from shoestring.base.errors import UsageError
+from shoestring.base.packages.requirements import require
 from shoestring.recipe import evidence
 from shoestring.recipe.evaluating import EvaluatesBatches
 from shoestring.recipes.cloud.layout import SHARES, count_triplets

@@ -17,8 +17,8 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
-from shoestring.reading import open_binary, reason
-from shoestring.units import MIB
+from shoestring.base.reading import open_binary, reason
+from shoestring.base.units import MIB
 
 MAX_SIDE = 4096
 """Largest side in pixels: a header that claims more would allocate memory for pixels that the file cannot contain."""

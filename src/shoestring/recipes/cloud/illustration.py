@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from shoestring.packages.requirements import require
+from shoestring.base.packages.requirements import require
 from shoestring.recipes.cloud.scale import Image
 
 MAX_ERROR = 0.2

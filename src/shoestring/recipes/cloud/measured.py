@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from shoestring.errors import DataError, UsageError
+from shoestring.base.errors import DataError, UsageError
 from shoestring.recipes.cloud import geotiff, layout, scale, table
 from shoestring.recipes.cloud.inspection import InspectionLevel, image_bands, size_problem, usable_triplets
 from shoestring.recipes.cloud.scale import Image

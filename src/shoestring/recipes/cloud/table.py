@@ -9,8 +9,8 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from shoestring.errors import DataError
-from shoestring.reading import open_table
+from shoestring.base.errors import DataError
+from shoestring.base.reading import open_table
 from shoestring.recipes.cloud.triplets import PARTS, Listing, Triplet
 from shoestring.recipes.rows import BadRows
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image as Pictures
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipes.cloud.scale import Image
 
 BLOCK_SIDE, BLOCKS_PER_SIDE = 256, 4

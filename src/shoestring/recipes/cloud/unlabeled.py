@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoestring.errors import DataError
+from shoestring.base.errors import DataError
 from shoestring.recipe.inputs import Input
 from shoestring.recipes.cloud import geotiff, layout, scale, table
 from shoestring.recipes.cloud.measured import find_table

@@ -12,8 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoestring.errors import UsageError
-from shoestring.packages.requirements import require
+from shoestring.base.errors import UsageError
+from shoestring.base.packages.requirements import require
 from shoestring.recipe.evaluating import EvaluatesBatches
 from shoestring.recipes.finetune.options import Options
 

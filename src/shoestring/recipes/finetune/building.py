@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from shoestring.errors import UsageError
-from shoestring.reading import regular_file_size
+from shoestring.base.errors import UsageError
+from shoestring.base.reading import regular_file_size
 from shoestring.recipes.finetune.options import Options
 from shoestring.recipes.huggingface import Options as ModelOptions
 from shoestring.recipes.huggingface import attention, configuration, pretrained

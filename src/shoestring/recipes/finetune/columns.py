@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TypeAlias
 
-from shoestring.errors import UsageError, nearest
+from shoestring.base.errors import UsageError, nearest
 
 Columns: TypeAlias = Mapping[str, str]
 """The names in the files by our names."""

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shoestring.errors import DataError
+from shoestring.base.errors import DataError
+from shoestring.base.units import count_text, plural
 from shoestring.recipes.finetune.columns import Columns, parse_columns, require_columns
 from shoestring.recipes.finetune.duplicates import THRESHOLD, WORDS, count_near_duplicates
 from shoestring.recipes.finetune.files import DataFile, find_files, read_rows
 from shoestring.recipes.finetune.parsing import find_form, needed_columns, parse_cells, parse_row
 from shoestring.recipes.finetune.rows import Completion, Conversation, Message, Pair, Row, RowParts, Text
 from shoestring.recipes.rows import BadRows, OnBadRows
-from shoestring.units import count_text, plural
 
 _ALIASES = {
     ("conversations",): "conversations, read as messages",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipes.finetune.samples import Sample
 
 if TYPE_CHECKING:

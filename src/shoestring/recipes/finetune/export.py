@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shoestring.errors import RunError, UsageError
+from shoestring.base.errors import RunError, UsageError
 from shoestring.recipe.exports import Exported
 from shoestring.recipes.finetune import merging
 from shoestring.recipes.finetune.gguf import families, writing

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeAlias
 
-from shoestring.errors import DataError
-from shoestring.reading import reason
+from shoestring.base.errors import DataError
+from shoestring.base.reading import reason
+from shoestring.base.units import count_text, plural
 from shoestring.recipes.finetune.formats import READERS
-from shoestring.units import count_text, plural
 
 Part: TypeAlias = Literal["train", "validation", "test"]
 

@@ -13,8 +13,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
-from shoestring.packages import requirements
-from shoestring.reading import (
+from shoestring.base.packages import requirements
+from shoestring.base.reading import (
     DATA_BYTES,
     LINE_BYTES,
     TEXT_BYTES,
@@ -24,7 +24,7 @@ from shoestring.reading import (
     read_bytes,
     read_lines,
 )
-from shoestring.units import bytes_text, plural
+from shoestring.base.units import bytes_text, plural
 
 PlacedRow: TypeAlias = tuple[str, dict[str, Any] | str]
 """A place, `line N` or `row N` from 1, and the row by column, or the reason why it cannot be read."""

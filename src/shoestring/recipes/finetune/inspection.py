@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from shoestring.errors import DataError
+from shoestring.base.errors import DataError
+from shoestring.base.units import count_text, plural
 from shoestring.recipes.finetune.rendering import Renderer
 from shoestring.recipes.finetune.rows import Row
 from shoestring.recipes.finetune.samples import PairSample, Sample
-from shoestring.units import count_text, plural
 
 _MOST_BINS = 12
 _MOST_PLACES = 5

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipes.finetune import building, synthetic, tiny
 from shoestring.recipes.finetune.options import Options
 from shoestring.recipes.finetune.rendering import Renderer

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from shoestring.base.units import plural
 from shoestring.recipes.finetune import synthetic
 from shoestring.recipes.finetune.data import read_parts
 from shoestring.recipes.finetune.inspection import Inspection, inspect, require_learnable
@@ -13,7 +14,6 @@ from shoestring.recipes.finetune.options import Options
 from shoestring.recipes.finetune.rendering import Renderer
 from shoestring.recipes.finetune.rows import Row, RowParts
 from shoestring.recipes.finetune.samples import Samples
-from shoestring.units import plural
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shoestring.errors import RunError, UsageError
+from shoestring.base.errors import RunError, UsageError
 from shoestring.recipes.huggingface.packed import is_packed, unpacked_weight
 
 _UNKNOWN_KINDS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from shoestring.errors import nearest
+from shoestring.base.errors import nearest
 from shoestring.recipes.finetune.formats import kind_of
 from shoestring.recipes.finetune.rows import Message
 from shoestring.recipes.rows import character_problem

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from shoestring import config
-from shoestring.errors import UsageError
+from shoestring.base import config
+from shoestring.base.errors import UsageError
 from shoestring.recipes.rows import OnBadRows
 
 GgufType: TypeAlias = Literal["F32", "F16", "BF16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0"]

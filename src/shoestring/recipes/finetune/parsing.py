@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from shoestring.reading import parse_json
+from shoestring.base.reading import parse_json
 from shoestring.recipes.finetune.columns import Columns
 from shoestring.recipes.finetune.formats import kind_of
 from shoestring.recipes.finetune.messages import parse_messages, require_answer

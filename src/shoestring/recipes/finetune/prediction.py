@@ -15,8 +15,8 @@ from typing import Any, TypedDict
 
 from torch import Tensor, nn
 
-from shoestring.errors import DataError, UsageError
-from shoestring.reading import reason
+from shoestring.base.errors import DataError, UsageError
+from shoestring.base.reading import reason
 from shoestring.recipe.inputs import Input
 from shoestring.recipes.finetune.columns import NAMES, Columns
 from shoestring.recipes.finetune.formats import READERS

@@ -14,8 +14,8 @@ from peft import PeftModel
 from torch import Tensor, nn
 from torch.nn import functional
 
+from shoestring.base.errors import UsageError
 from shoestring.engine.evaluation_mode import evaluation_mode
-from shoestring.errors import UsageError
 from shoestring.recipes.finetune.batches import padded_length
 from shoestring.recipes.finetune.samples import PairSample
 from shoestring.recipes.huggingface.chunks import plain_head

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from shoestring.base.units import count_text, plural
 from shoestring.recipes.finetune.inspection import Bin, Inspection
 from shoestring.recipes.finetune.rendering import Renderer
 from shoestring.recipes.finetune.samples import PairSample, Sample, Samples
-from shoestring.units import count_text, plural
 
 LEGEND = "A row as the model receives it: what is between ⟦ and ⟧ is learned, and ↵ is a line feed."
 _DESCRIBED_TOKENS = 60

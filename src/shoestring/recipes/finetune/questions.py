@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from shoestring.reading import parse_json
+from shoestring.base.reading import parse_json
 from shoestring.recipes.finetune.rows import Completion, Conversation, Message, Pair, Row
 
 FORMS = "messages, prompt or text"

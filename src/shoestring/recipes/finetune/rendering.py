@@ -11,13 +11,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from shoestring.errors import DataError, UsageError
+from shoestring.base.errors import DataError, UsageError
+from shoestring.base.units import count_text
 from shoestring.recipes.finetune import templates
 from shoestring.recipes.finetune.encoding import Encoder, Written
 from shoestring.recipes.finetune.rows import Completion, Conversation, Message, Pair, Row, Text
 from shoestring.recipes.finetune.samples import PairSample, Sample
 from shoestring.recipes.rows import MAX_LISTED
-from shoestring.units import count_text
 
 if TYPE_CHECKING:
     import numpy

@@ -13,10 +13,10 @@ from typing import TypeAlias
 
 import jinja2
 
-from shoestring.errors import UsageError
-from shoestring.reading import read_bytes, reason
+from shoestring.base.errors import UsageError
+from shoestring.base.reading import read_bytes, reason
+from shoestring.base.units import MIB
 from shoestring.recipes.finetune.rows import Message
-from shoestring.units import MIB
 
 Write: TypeAlias = Callable[[Sequence[Message], bool], str]
 """Returns the text of messages; the flag asks for the generation prompt, which begins an answer, at its end."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from shoestring import config
-from shoestring.errors import UsageError
-from shoestring.packages import requirements
+from shoestring.base import config
+from shoestring.base.errors import UsageError
+from shoestring.base.packages import requirements
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

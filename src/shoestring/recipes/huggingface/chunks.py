@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipes.huggingface.versions import without_head
 from shoestring.techniques.loss import IGNORED, chunked_cross_entropy
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import transformers
 
-from shoestring.errors import UsageError
-from shoestring.reading import read_json
+from shoestring.base.errors import UsageError
+from shoestring.base.reading import read_json
 from shoestring.recipes.huggingface import diffusion
 from shoestring.recipes.huggingface.library_errors import one_sentence
 from shoestring.recipes.huggingface.versions import unread_positions

@@ -6,7 +6,7 @@ from typing import Any
 
 import transformers
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipes.huggingface.library_errors import OWN_RECIPE
 
 TASKS: dict[str, tuple[str, ...]] = {

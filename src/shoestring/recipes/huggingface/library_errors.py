@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import torch
 
-from shoestring.errors import ShoestringError, UsageError
-from shoestring.packages.broken import broken_library
+from shoestring.base.errors import ShoestringError, UsageError
+from shoestring.base.packages.broken import broken_library
 
 OWN_RECIPE = "write a recipe of your own: a file with model(), batch() and loss()"
 """The hint where `hf:` does not know what a model needs."""

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
+from shoestring.base.errors import CheckpointError, UsageError
+from shoestring.base.reading import require_regular_files
 from shoestring.checkpoint import foreign
-from shoestring.errors import CheckpointError, UsageError
-from shoestring.reading import require_regular_files
 
 _SMALL_FILES = ["*.json", "*.txt", "*.model", "*.codes", "*.jinja"]
 """Configurations, indexes of weights, and tokenizers."""

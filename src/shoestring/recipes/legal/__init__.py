@@ -15,8 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoestring.errors import UsageError
-from shoestring.packages.requirements import require
+from shoestring.base.errors import UsageError
+from shoestring.base.packages.requirements import require
+from shoestring.base.units import count_text
 from shoestring.recipe import evidence
 from shoestring.recipe.evaluating import EvaluatesBatches
 from shoestring.recipe.inputs import Input, Rows
@@ -25,7 +26,6 @@ from shoestring.recipes.legal.options import Options
 from shoestring.recipes.legal.split import part_shares, split_documents
 from shoestring.recipes.one_class import one_class_notes
 from shoestring.recipes.rows import BadRows
-from shoestring.units import count_text
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path, PurePosixPath
 
-from shoestring.errors import DataError
-from shoestring.reading import LINE_BYTES, TEXT_BYTES, read_bytes, reason
+from shoestring.base.errors import DataError
+from shoestring.base.reading import LINE_BYTES, TEXT_BYTES, read_bytes, reason
 from shoestring.recipes.legal.roles import unknown_role_problem
 from shoestring.recipes.rows import BadRows
 

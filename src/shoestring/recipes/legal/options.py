@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipes.legal import roles
 from shoestring.recipes.legal.split import is_fold
 from shoestring.recipes.rows import OnBadRows

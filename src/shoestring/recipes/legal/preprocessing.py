@@ -7,8 +7,8 @@ encoder/                  config.json and the tokenizer's files; only of a pretr
 import json
 from pathlib import Path
 
-from shoestring.errors import UsageError
-from shoestring.reading import read_json
+from shoestring.base.errors import UsageError
+from shoestring.base.reading import read_json
 from shoestring.recipes.legal.roles import role_names, roles_problem
 
 _ROLES, _ENCODER = "roles.json", "encoder"

@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor
 from transformers import BertConfig
 
+from shoestring.base.errors import UsageError
 from shoestring.checkpoint.foreign import load_foreign, load_state, read_state_dict
-from shoestring.errors import UsageError
 from shoestring.recipes.huggingface import pretrained
 from shoestring.recipes.legal.classifier import SIZES, RoleClassifier, load_configuration
 from shoestring.recipes.legal.roles import SETS

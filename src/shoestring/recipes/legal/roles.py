@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from shoestring.errors import nearest
+from shoestring.base.errors import nearest
 
 SETS: dict[str, tuple[str, ...]] = {
     # Nigam et al., LegalSeg (2025): 7,120 judgments of Indian courts.

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from shoestring.errors import DataError
+from shoestring.base.errors import DataError
 from shoestring.recipes.legal.documents import Document
 from shoestring.recipes.temporal import split as temporal_split
 

@@ -7,13 +7,13 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from shoestring.errors import DataError
-from shoestring.packages.requirements import require
-from shoestring.reading import LINE_BYTES, TEXT_BYTES, read_bytes, read_lines, reason
+from shoestring.base.errors import DataError
+from shoestring.base.packages.requirements import require
+from shoestring.base.reading import LINE_BYTES, TEXT_BYTES, read_bytes, read_lines, reason
+from shoestring.base.units import count_text
 from shoestring.recipes.legal.documents import SUFFIXES, decode_line
 from shoestring.recipes.legal.roles import SETS, class_numbers
 from shoestring.recipes.rows import character_problem
-from shoestring.units import count_text
 
 Form: TypeAlias = Literal["auto", "lines", "running"]
 """The values of the option `text`."""

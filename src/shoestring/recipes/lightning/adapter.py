@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import default_collate
 
+from shoestring.base.errors import UsageError
 from shoestring.data.generators import preserved_generators
 from shoestring.data.seeding import derive, seed_host
-from shoestring.errors import UsageError
 from shoestring.recipe.contract import updates_per_epoch
 from shoestring.recipe.inputs import Input
 from shoestring.recipe.lightning import is_data_module, overrides

@@ -9,9 +9,9 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
 from shoestring.recipe.options import Common
-from shoestring.settings import Settings
 
 BATCH_SIZE = "batch_size"
 """The argument that is the option `effective_batch`."""

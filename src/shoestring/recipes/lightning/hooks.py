@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipe.lightning import DATA_MODULE, MODULE, base_of, overrides
 
 _CALLED = {

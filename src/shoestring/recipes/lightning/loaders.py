@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipe.lightning import overrides
 
 STAGES = {"train": "fit", "validation": "fit", "test": "test", "predict": "predict"}

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.techniques import trees
 
 _COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipes.lightning.logs import Logs
 
 if TYPE_CHECKING:

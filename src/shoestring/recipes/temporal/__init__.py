@@ -15,8 +15,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-from shoestring.errors import UsageError
-from shoestring.packages.requirements import require
+from shoestring.base.errors import UsageError
+from shoestring.base.packages.requirements import require
 from shoestring.recipe.evaluating import EvaluatesBatches
 from shoestring.recipes.rows import OnBadRows
 from shoestring.recipes.temporal import split

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shoestring.base.units import count_text
 from shoestring.recipes.temporal.timeframes import DAY, HOUR, MINUTE, closes
-from shoestring.units import count_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from shoestring.errors import DataError, UsageError
-from shoestring.reading import open_table
+from shoestring.base.errors import DataError, UsageError
+from shoestring.base.reading import open_table
 from shoestring.recipes.rows import MAX_LISTED, BadRows
 from shoestring.recipes.temporal.layout import (
     CLOCK,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from shoestring.errors import DataError
+from shoestring.base.errors import DataError
 from shoestring.recipes.one_class import one_class_notes
 from shoestring.recipes.rows import BadRows, OnBadRows
 from shoestring.recipes.temporal.bars import SAMPLE, load_sample_bars, read_bars

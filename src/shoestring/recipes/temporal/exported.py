@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoestring.errors import DataError
+from shoestring.base.errors import DataError
 from shoestring.recipes.temporal.timeframes import PERIODS, shortest_seconds
 
 TIMEFRAMES = {

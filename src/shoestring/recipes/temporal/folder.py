@@ -11,13 +11,13 @@ from typing import TypeAlias
 
 import pandas as pd
 
-from shoestring.errors import DataError, UsageError
+from shoestring.base.errors import DataError, UsageError
+from shoestring.base.units import plural
 from shoestring.recipes.rows import BadRows
 from shoestring.recipes.temporal.agreement import find_disagreements, find_gaps
 from shoestring.recipes.temporal.bars import Rows, concatenate_rows, read_rows, report_bad_rows
 from shoestring.recipes.temporal.exported import TIMEFRAMES, ExportedFile, find_files, name_of, next_longer, seconds
 from shoestring.recipes.temporal.timeframes import PERIODS, timeframes_for
-from shoestring.units import plural
 
 _SHORTEST = 0.9
 """Least distance of two bars in lengths of their timeframe: a day has 23 hours when the clocks change."""

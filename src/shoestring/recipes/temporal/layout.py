@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoestring.errors import DataError
-from shoestring.reading import open_table
+from shoestring.base.errors import DataError
+from shoestring.base.reading import open_table
 
 PRICES = ("open", "high", "low", "close")
 NUMBERS = (*PRICES, "volume")

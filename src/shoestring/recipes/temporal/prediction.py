@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shoestring.errors import DataError
+from shoestring.base.errors import DataError
 from shoestring.recipe.inputs import Input
 from shoestring.recipes.rows import BadRows, OnBadRows
 from shoestring.recipes.temporal.bars import ONLY_SYMBOL, Rows, load_sample_bars, parse_rows, read_rows

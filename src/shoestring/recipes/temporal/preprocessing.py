@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoestring.errors import CheckpointError
-from shoestring.reading import number, read_json, reason
+from shoestring.base.errors import CheckpointError
+from shoestring.base.reading import number, read_json, reason
 from shoestring.recipes.temporal.features import FEATURES
 from shoestring.recipes.temporal.table import Table
 from shoestring.recipes.temporal.timeframes import PERIODS, timeframes_for

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from shoestring.packages.requirements import require
+from shoestring.base.packages.requirements import require
 from shoestring.recipe import evidence
 from shoestring.recipe.evaluating import EvaluatesBatches
 from shoestring.recipe.generation import Step

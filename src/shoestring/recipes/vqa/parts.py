@@ -17,7 +17,7 @@ from transformers import (
 )
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipes.huggingface import pretrained
 from shoestring.recipes.huggingface.configuration import require_sizes
 from shoestring.recipes.huggingface.saving import quiet

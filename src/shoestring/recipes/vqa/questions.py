@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from PIL import Image
 
-from shoestring.errors import DataError
-from shoestring.reading import LINE_BYTES, read_lines, reason
+from shoestring.base.errors import DataError
+from shoestring.base.reading import LINE_BYTES, read_lines, reason
 from shoestring.recipe.inputs import Input
 from shoestring.recipes.images import open_image
 from shoestring.recipes.rows import character_problem

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from shoestring.errors import DataError
+from shoestring.base.errors import DataError
 
 HELD_OUT = 0.1
 """The share of the images for validation, and the same share for testing."""

@@ -15,14 +15,14 @@ from typing import Any
 
 from PIL import Image
 
-from shoestring.errors import DataError
+from shoestring.base.errors import DataError
+from shoestring.base.reading import LINE_BYTES, TEXT_BYTES, number, parse_json, read_bytes, reason
+from shoestring.base.units import count_text
 from shoestring.hardware.probe import cores
-from shoestring.reading import LINE_BYTES, TEXT_BYTES, number, parse_json, read_bytes, reason
 from shoestring.recipes.images import open_image
 from shoestring.recipes.rows import BadRows
 from shoestring.recipes.vqa.samples import Sample
 from shoestring.recipes.vqa.texts import KINDS, NEUTRAL, NEUTRAL_WEIGHT, normalize
-from shoestring.units import count_text
 
 NAME = "teacher_outputs.jsonl"
 MAX_WEIGHT = 1_000_000

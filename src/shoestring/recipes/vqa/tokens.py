@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import product
 from typing import Any, Protocol
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipes.vqa import digits
 from shoestring.recipes.vqa.texts import KINDS, TAGS
 

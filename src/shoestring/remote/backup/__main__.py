@@ -14,7 +14,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from shoestring.errors import RunError, ShoestringError
+from shoestring.base.errors import RunError, ShoestringError
 from shoestring.remote.backup.background import Background
 from shoestring.remote.backup.conversation import Life, send, send_error
 from shoestring.remote.backup.restoring import restore

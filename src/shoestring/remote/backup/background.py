@@ -5,7 +5,9 @@ import sys
 import threading
 import time
 
-from shoestring.errors import ShoestringError, UsageError
+from shoestring.base.errors import ShoestringError, UsageError
+from shoestring.base.streams import write_messages
+from shoestring.base.system_errors import reason
 from shoestring.monitor.events import append
 from shoestring.remote.backup.conversation import Life, send
 from shoestring.remote.backup.copying import Copier
@@ -14,8 +16,6 @@ from shoestring.remote.backup.stores import Store, open_store
 from shoestring.remote.backup.urls import Location, redacted
 from shoestring.remote.kaggle.client import KaggleError
 from shoestring.session.directory import RunDirectory
-from shoestring.streams import write_messages
-from shoestring.system_errors import reason
 
 _POLL_SECONDS = 0.25
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 1.0, 300.0

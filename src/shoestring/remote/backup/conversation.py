@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from shoestring.errors import CheckpointError, RunError, ShoestringError, UsageError
-from shoestring.reading import OBJECT, TEXT, find_problems, parse_json
+from shoestring.base.errors import CheckpointError, RunError, ShoestringError, UsageError
+from shoestring.base.reading import OBJECT, TEXT, find_problems, parse_json
 
 _ERRORS = {kind.__name__: kind for kind in (UsageError, CheckpointError, RunError)}
 _MOST_CHARACTERS = 4000

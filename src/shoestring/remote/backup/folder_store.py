@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from shoestring.base.processes import is_running
+from shoestring.base.reading import read_blocks
 from shoestring.checkpoint.files import remove_file, replace, sync, write_file
-from shoestring.processes import is_running
-from shoestring.reading import read_blocks
 
 
 class FolderStore:

@@ -5,9 +5,9 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
+from shoestring.base.errors import UsageError
+from shoestring.base.reading import TEXT, find_problems, read_json
 from shoestring.checkpoint.files import write_json
-from shoestring.errors import UsageError
-from shoestring.reading import TEXT, find_problems, read_json
 from shoestring.session.directory import RunDirectory
 
 _RUN = re.compile(r"[0-9a-f]{32}")

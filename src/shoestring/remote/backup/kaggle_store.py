@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from shoestring.base.errors import RunError
+from shoestring.base.reading import read_blocks, read_bytes
 from shoestring.checkpoint.files import write_file
-from shoestring.errors import RunError
-from shoestring.reading import read_blocks, read_bytes
 from shoestring.remote.backup.commits import COMMITS, MAX_COMMIT_BYTES, OBJECTS, CommitName, names_of, parse_commit
 from shoestring.remote.kaggle.client import Client, KaggleError
 from shoestring.remote.kaggle.upload import dataset_metadata, difference

@@ -10,11 +10,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from shoestring.base.errors import CheckpointError, UsageError
+from shoestring.base.reading import open_file
 from shoestring.checkpoint.files import close_quietly
 from shoestring.checkpoint.manifest import MANIFEST, DamagedFileError, FileEntry, Manifest, load_manifest, read_manifest
 from shoestring.checkpoint.names import update_of
-from shoestring.errors import CheckpointError, UsageError
-from shoestring.reading import open_file
 from shoestring.remote.backup.commits import FOLDERS, TOP_FILES
 from shoestring.session.directory import RunDirectory
 

@@ -11,16 +11,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from shoestring.errors import RunError, UsageError
+from shoestring.base.errors import RunError, UsageError
+from shoestring.base.streams import write_messages
+from shoestring.base.system_errors import explaining, reason
+from shoestring.base.units import seconds_text
 from shoestring.remote.backup.conversation import parse_line
 from shoestring.remote.backup.identity import earlier_url, ensure_identity
 from shoestring.remote.backup.urls import parse_url
 from shoestring.session.deadline import Deadline, seconds_to_end
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stop import Stop
-from shoestring.streams import write_messages
-from shoestring.system_errors import explaining, reason
-from shoestring.units import seconds_text
 
 _COMMAND = (sys.executable, "-P", "-m", "shoestring.remote.backup")
 _CONNECT_SECONDS = 10.0

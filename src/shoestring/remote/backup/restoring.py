@@ -9,10 +9,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
+from shoestring.base.errors import RunError, ShoestringError, UsageError
+from shoestring.base.processes import is_running
+from shoestring.base.streams import write_messages
+from shoestring.base.system_errors import explaining
+from shoestring.base.units import MIB, bytes_text
 from shoestring.checkpoint.files import remove, sync, write_file
 from shoestring.checkpoint.manifest import FileEntry
-from shoestring.errors import RunError, ShoestringError, UsageError
-from shoestring.processes import is_running
 from shoestring.remote.backup.commits import (
     COMMITS,
     MAX_COMMIT_BYTES,
@@ -28,9 +31,6 @@ from shoestring.remote.backup.stores import Store, open_store
 from shoestring.remote.backup.urls import Location, redacted
 from shoestring.session.directory import RunDirectory
 from shoestring.session.lock import locked
-from shoestring.streams import write_messages
-from shoestring.system_errors import explaining
-from shoestring.units import MIB, bytes_text
 
 _WITHOUT_RUN = {"lock", "planning.jsonl", "state.json"}
 """What the directory of a run that has no plan may have."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
 
-from shoestring.errors import UsageError
-from shoestring.packages import requirements
+from shoestring.base.errors import UsageError
+from shoestring.base.packages import requirements
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<place>.*)", re.DOTALL)
 _ALMOST_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/?(?!/)")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from shoestring.errors import UsageError
-from shoestring.failures import recipe_errors
+from shoestring.base.errors import UsageError
+from shoestring.base.failures import recipe_errors
 from shoestring.recipe.dataset_paths import DatasetPath
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.remote.kaggle.client import Client, KaggleError

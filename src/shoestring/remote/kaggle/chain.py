@@ -18,8 +18,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from shoestring.errors import RunError, UsageError
-from shoestring.reading import read_bytes
+from shoestring.base.errors import RunError, UsageError
+from shoestring.base.reading import read_bytes
+from shoestring.base.units import seconds_text
 from shoestring.recipe.finding import file_of
 from shoestring.remote.kaggle import fetching
 from shoestring.remote.kaggle.chain_file import FINAL, FOLDER, ChainState, SessionRecord, read_chain
@@ -32,7 +33,6 @@ from shoestring.remote.kaggle.upload import upload_package
 from shoestring.session import own_files
 from shoestring.session.lock import locked
 from shoestring.session.stored import StoredPlan
-from shoestring.units import seconds_text
 
 STOP_FILE = "stop"
 """In `DIR/kaggle`: the process that goes on with the chain ends when it sees it."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from shoestring.base.errors import UsageError
+from shoestring.base.reading import COUNT, OBJECT, TEXT, Kind, find_problems, read_json, reason
 from shoestring.checkpoint.files import write_json
-from shoestring.errors import UsageError
-from shoestring.reading import COUNT, OBJECT, TEXT, Kind, find_problems, read_json, reason
 
 NAME = "chain.json"
 FOLDER = "kaggle"

@@ -19,9 +19,9 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from shoestring.errors import RunError
-from shoestring.packages.origin import pip_install
-from shoestring.packages.requirements import require, required
+from shoestring.base.errors import RunError
+from shoestring.base.packages.origin import pip_install
+from shoestring.base.packages.requirements import require, required
 from shoestring.remote.kaggle.client_process import redact
 
 Kind = Literal["temporary", "places", "quota", "missing", "forbidden", "account", "rejected"]

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from shoestring.processes import exit_with_parent
+from shoestring.base.processes import exit_with_parent
 
 _READ_SECONDS = 60.0
 """The longest time between two blocks of a download."""

@@ -11,14 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from shoestring.base.errors import CheckpointError, UsageError
+from shoestring.base.system_errors import explaining
+from shoestring.base.units import bytes_text
 from shoestring.checkpoint.files import remove, sha256, sync
-from shoestring.errors import CheckpointError, UsageError
 from shoestring.remote.kaggle.client import Client, KaggleError
 from shoestring.remote.kaggle.kernel.session_file import NAME, OutputFile, SessionFile, read_session_file
 from shoestring.session.directory import RunDirectory
 from shoestring.session.lock import locked
-from shoestring.system_errors import explaining
-from shoestring.units import bytes_text
 
 RUN = "run"
 LOG = "shoestring.log"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.remote.kaggle.chain import STOP_FILE, fetch_output, locked_chain
 from shoestring.remote.kaggle.chain_file import FINAL, FOLDER, ChainState, read_chain
 from shoestring.remote.kaggle.client import Client, KaggleError

@@ -14,18 +14,18 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Literal
 
+from shoestring.base.errors import UsageError
+from shoestring.base.reading import MAX_COUNT, number, read_json
+from shoestring.base.units import count_text, plural, seconds_text
 from shoestring.checkpoint.files import write_json
-from shoestring.errors import UsageError
 from shoestring.estimate.span import Span
 from shoestring.hardware.targets import find as find_target
 from shoestring.monitor.events import Event, read
 from shoestring.plan.sessions import PlannedSession, Work, sessions
-from shoestring.reading import MAX_COUNT, number, read_json
 from shoestring.remote.kaggle.chain_file import ChainState
 from shoestring.remote.kaggle.fetching import RUN
 from shoestring.remote.kaggle.job import hand_over_seconds
 from shoestring.session.directory import RunDirectory
-from shoestring.units import count_text, plural, seconds_text
 
 PLAN = "plan.json"
 """In `DIR/kaggle`: the plan that the chain began with."""

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from shoestring.config import option_text
-from shoestring.errors import UsageError
+from shoestring.base.config import option_text
+from shoestring.base.errors import UsageError
+from shoestring.base.packages.requirements import required
 from shoestring.hardware.images import ImageAnswer, image_answer
 from shoestring.hardware.targets import find as find_target
 from shoestring.hardware.targets import known as known_targets
-from shoestring.packages.requirements import required
 from shoestring.recipe.dataset_paths import DatasetPath, parse_dataset_path
 from shoestring.recipe.finding import BUILT_IN, HUGGING_FACE
 from shoestring.recipe.options import LoadedRecipe

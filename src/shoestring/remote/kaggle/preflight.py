@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 from types import MappingProxyType
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipe.dataset_paths import DatasetPath
 from shoestring.recipe.finding import is_hugging_face
 from shoestring.recipe.options import LoadedRecipe, option_fields

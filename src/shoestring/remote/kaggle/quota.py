@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from shoestring.base.units import seconds_text
 from shoestring.remote.kaggle.client import KaggleError
-from shoestring.units import seconds_text
 
 _LEAST_SHARE, _MOST_LEAST_SECONDS = 0.1, 1800.0
 """A session shorter than this part of the limit, or than half an hour, is not worth its start."""

@@ -10,8 +10,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from shoestring.config import option_text
-from shoestring.errors import UsageError
+from shoestring.base.config import option_text
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
+from shoestring.base.streams import write_messages
+from shoestring.base.units import seconds_text
 from shoestring.hardware.targets import find as find_target
 from shoestring.hardware.targets import with_limits
 from shoestring.plan.commands import plan_command
@@ -40,9 +43,6 @@ from shoestring.remote.kaggle.preflight import check_recipe, require_no_problems
 from shoestring.remote.kaggle.quota import left_text, quota_error, session_seconds
 from shoestring.remote.wheels import download_wheels, require_wheels
 from shoestring.session import trust
-from shoestring.settings import Settings
-from shoestring.streams import write_messages
-from shoestring.units import seconds_text
 
 _QUICK_SECONDS = 10.0
 """How long the first calls are repeated, while someone waits for the answer."""

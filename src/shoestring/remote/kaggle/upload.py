@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from shoestring.errors import RunError
+from shoestring.base.errors import RunError
 from shoestring.remote.kaggle.chain_file import ChainState
 from shoestring.remote.kaggle.client import Client, KaggleError
 from shoestring.remote.kaggle.job import Job

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from shoestring.config import option_text
+from shoestring.base.config import option_text
 
 Platform = Literal["kaggle", "colab"]
 

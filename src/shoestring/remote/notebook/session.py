@@ -16,14 +16,14 @@ from typing import Literal
 
 import psutil
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
+from shoestring.base.reading import read_bytes
+from shoestring.base.streams import write_messages
+from shoestring.base.units import MIB
 from shoestring.hardware.targets import find as find_target
-from shoestring.reading import read_bytes
 from shoestring.recipe.dataset_paths import parse_dataset_path
 from shoestring.remote.kaggle.kernel import program
 from shoestring.session.directory import RunDirectory
-from shoestring.streams import write_messages
-from shoestring.units import MIB
 
 _RESERVE_SECONDS = 300.0
 """Kept for the cells after the training and for saving the notebook."""

@@ -9,20 +9,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from shoestring.base.errors import UsageError
+from shoestring.base.packages.requirements import required
+from shoestring.base.system_errors import explaining
+from shoestring.base.units import bytes_text
 from shoestring.checkpoint.files import write_text
-from shoestring.errors import UsageError
 from shoestring.hardware.images import ImageAnswer, image_answer
 from shoestring.hardware.targets import find as find_target
 from shoestring.hardware.targets import machines
-from shoestring.packages.requirements import required
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.requirements import required_extras
 from shoestring.remote.kaggle.upload import dataset_metadata
 from shoestring.remote.notebook.carried import install_cell
 from shoestring.remote.notebook.cells import Cell, Platform, make_cells
 from shoestring.remote.wheels import cached_wheels, download_wheels, require_wheels
-from shoestring.system_errors import explaining
-from shoestring.units import bytes_text
 
 NOTEBOOK, METADATA, WHEELS = "notebook.ipynb", "kernel-metadata.json", "wheels"
 MAX_BYTES = 1_040_000

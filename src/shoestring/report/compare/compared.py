@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.monitor.events import Event
 from shoestring.report.page import svg
 from shoestring.report.page.run import Run, read

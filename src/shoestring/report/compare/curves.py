@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from shoestring.reading import number
+from shoestring.base.reading import number
 from shoestring.report.compare.compared import ComparedRun
 from shoestring.report.markup import EMPTY, Markup
 from shoestring.report.page import curves, svg

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from shoestring.base.units import plural
 from shoestring.report.compare import curves, tables
 from shoestring.report.compare.compared import ComparedRun, read_runs
 from shoestring.report.markup import EMPTY, Markup, element, join
 from shoestring.report.page.output import html, require_output, write_page
 from shoestring.report.page.sections import figure
 from shoestring.report.values import words
-from shoestring.units import plural
 
 _METRIC_FIGURES = 8
 

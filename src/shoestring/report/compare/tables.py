@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from shoestring.reading import number
+from shoestring.base.reading import number
+from shoestring.base.units import plural
 from shoestring.report.compare.compared import ComparedRun
 from shoestring.report.markup import EMPTY, Content, Markup, element, join, table
 from shoestring.report.metrics import ERROR, is_better_if_smaller, is_qualifier, with_error
 from shoestring.report.page.results import final_metrics
 from shoestring.report.values import UNKNOWN, count, duration, lookup, numbers, share, size, value_text, words
-from shoestring.units import plural
 
 _PARTS = ("validation", "test")
 

@@ -1,6 +1,6 @@
 """The display of a check: what fails first, what passes folded."""
 
-from shoestring import display
+from shoestring.base import display
 from shoestring.check.finding import Finding
 from shoestring.check.preflight import CheckResult
 from shoestring.report.markup import EMPTY, Content, Markup, element

@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shoestring import display
+from shoestring.base import display
+from shoestring.base.units import bytes_text, plural, seconds_text
 from shoestring.plan.comparison import Comparison
 from shoestring.report.markup import Content, Markup, element
 from shoestring.report.notebook import drawing
 from shoestring.report.notebook.layout import BLUE, FAINT, RED, box, code, fold, pill, table
 from shoestring.report.notebook.plan import render as render_plan
 from shoestring.report.values import UNKNOWN
-from shoestring.units import bytes_text, plural, seconds_text
 
 _COLUMNS = ("target", "verdict", "memory", "time per update", "total time", "sessions", "weeks", "US$")
 

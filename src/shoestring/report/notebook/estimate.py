@@ -1,6 +1,8 @@
 """The displays of an estimate and of a plan of predictions: the memory of settings, and the speed."""
 
-from shoestring import display
+from shoestring.base import display
+from shoestring.base.settings import Settings
+from shoestring.base.units import bytes_text
 from shoestring.plan.estimate import Estimate
 from shoestring.plan.inference import InferencePlan
 from shoestring.report.markup import Markup
@@ -8,8 +10,6 @@ from shoestring.report.notebook.layout import box, folded, labels, section, tile
 from shoestring.report.notebook.memory import memory
 from shoestring.report.values import words
 from shoestring.report.wording import device_text, notable_settings
-from shoestring.settings import Settings
-from shoestring.units import bytes_text
 
 
 @display.html.register

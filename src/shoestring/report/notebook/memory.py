@@ -1,12 +1,12 @@
 """The memory of a plan or an estimate: its parts as one bar against the capacity, with the range."""
 
+from shoestring.base.units import bytes_text
 from shoestring.estimate.memory import Breakdown
 from shoestring.report.markup import EMPTY, Markup, element
 from shoestring.report.notebook import drawing
 from shoestring.report.notebook.layout import BLUE, FAINT, GRAY, GREEN, ORANGE, legend, section
 from shoestring.report.page import svg
 from shoestring.report.wording import memory_text
-from shoestring.units import bytes_text
 
 _COLORS = (BLUE, ORANGE, GREEN, svg.PURPLE, svg.SKY, svg.VERMILLION, "#8f6ed5", "#b5a020", "#5f9ea0")
 _SMALL = 0.35

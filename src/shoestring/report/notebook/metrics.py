@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from shoestring.reading import number
+from shoestring.base.reading import number
+from shoestring.base.units import count_text
 from shoestring.report.markup import EMPTY, Content, Markup, element, join
 from shoestring.report.metrics import BASELINE, comparison, is_qualifier, with_error
 from shoestring.report.notebook.layout import section, table
 from shoestring.report.values import UNKNOWN, lookup, metric_text, words
-from shoestring.units import count_text
 
 _MOST_CLASSES = 12
 """More do not fit beside each other."""

@@ -1,6 +1,6 @@
 """The displays of what a session leaves: its outcome, metrics, predictions, an exported folder, a loaded model."""
 
-from shoestring import display
+from shoestring.base import display
 from shoestring.report.markup import EMPTY, Content, Markup, element
 from shoestring.report.notebook import drawing
 from shoestring.report.notebook.layout import FAINT, STATUS_COLORS, box, lines, section, table, tiles

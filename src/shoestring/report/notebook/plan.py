@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from shoestring import display
+from shoestring.base import display
+from shoestring.base.units import bytes_text, plural, seconds_text
 from shoestring.estimate.span import total
 from shoestring.plan.limits import Limit
 from shoestring.plan.plan import Plan
@@ -26,7 +27,6 @@ from shoestring.report.notebook.sessions import sessions
 from shoestring.report.terminal.plan import accumulation, alternative_text, proposal_texts
 from shoestring.report.values import words
 from shoestring.report.wording import device_text, limit_text, notable_settings
-from shoestring.units import bytes_text, plural, seconds_text
 
 
 @display.html.register

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
+from shoestring.base.units import plural, seconds_text
 from shoestring.plan.plan import Plan
 from shoestring.plan.sessions import PlannedSession
 from shoestring.report.markup import EMPTY, Markup, element
 from shoestring.report.notebook import drawing
 from shoestring.report.notebook.layout import BLUE, FAINT, section
-from shoestring.units import plural, seconds_text
 
 _MOST_WEEKS, _MOST_SESSIONS = 6, 60
 """More of them are counted and not drawn."""

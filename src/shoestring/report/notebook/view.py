@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from shoestring import display
+from shoestring.base import display
 from shoestring.report.markup import EMPTY, Content, Markup, element, join
 from shoestring.report.notebook import drawing
 from shoestring.report.notebook.layout import (

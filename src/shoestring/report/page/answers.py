@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+from shoestring.base.units import plural
 from shoestring.monitor.events import Event
 from shoestring.report.markup import EMPTY, Content, Markup, element, join, table
 from shoestring.report.page.run import Run
 from shoestring.report.values import UNKNOWN, count
-from shoestring.units import plural
 
 
 def answers(run: Run) -> Markup:

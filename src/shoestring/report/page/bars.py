@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from shoestring.reading import number
+from shoestring.base.reading import number
+from shoestring.base.units import GIB, MIB, bytes_text, seconds_text
 from shoestring.report.markup import EMPTY, Markup
 from shoestring.report.page import svg
 from shoestring.report.page.run import Run
 from shoestring.report.values import lookup, numbers
 from shoestring.session.ledger import SessionRecord, pauses
-from shoestring.units import GIB, MIB, bytes_text, seconds_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from shoestring.reading import number
+from shoestring.base.reading import number
+from shoestring.base.units import count_text
 from shoestring.report.markup import EMPTY, Markup, element
 from shoestring.report.page import svg
 from shoestring.report.values import lookup, words
-from shoestring.units import count_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

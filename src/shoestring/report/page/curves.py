@@ -4,15 +4,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shoestring.base.reading import number
+from shoestring.base.units import GIB, MIB, bytes_text
 from shoestring.monitor.events import Event
 from shoestring.monitor.progress import is_reward
-from shoestring.reading import number
 from shoestring.report.markup import EMPTY, Markup
 from shoestring.report.metrics import BASELINE, is_qualifier
 from shoestring.report.page import svg
 from shoestring.report.page.run import Run
 from shoestring.report.values import lookup, metric_text, numbers, words
-from shoestring.units import GIB, MIB, bytes_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

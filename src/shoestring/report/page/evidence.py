@@ -6,8 +6,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from shoestring.base.reading import number, read_bytes
 from shoestring.monitor.events import Event
-from shoestring.reading import number, read_bytes
 from shoestring.report.markup import EMPTY, Content, Markup, element, image, join, table
 from shoestring.report.page import classes, curves, svg
 from shoestring.report.page.run import Run

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from shoestring.reading import number
+from shoestring.base.reading import number
+from shoestring.base.units import plural
 from shoestring.report.markup import Markup, element
 from shoestring.report.metrics import is_qualifier
 from shoestring.report.page.run import Run
@@ -19,7 +20,6 @@ from shoestring.report.values import (
     words,
 )
 from shoestring.session.ledger import SessionRecord
-from shoestring.units import plural
 
 
 def headline(run: Run, session_records: list[SessionRecord]) -> Markup:

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 
+from shoestring.base.errors import UsageError
+from shoestring.base.reading import read_lines, reason
+from shoestring.base.system_errors import explaining
 from shoestring.checkpoint.files import replace
-from shoestring.errors import UsageError
-from shoestring.reading import read_lines, reason
 from shoestring.report.markup import Markup, element, join
-from shoestring.system_errors import explaining
 
 _BEGINNING = "<!DOCTYPE html>\n"
 

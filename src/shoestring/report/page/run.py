@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shoestring.base.errors import UsageError
+from shoestring.base.reading import number, read_json
+from shoestring.base.units import plural
 from shoestring.checkpoint.files import matches_digest
-from shoestring.errors import UsageError
 from shoestring.monitor import events as record
 from shoestring.monitor.events import Event
-from shoestring.reading import number, read_json
 from shoestring.report.values import lookup
 from shoestring.session.directory import RunDirectory
-from shoestring.units import plural
 
 
 @dataclass(frozen=True, kw_only=True)

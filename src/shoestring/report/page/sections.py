@@ -2,16 +2,16 @@
 
 from statistics import median
 
+from shoestring.base.reading import number
+from shoestring.base.units import plural
 from shoestring.monitor.gpus import describe_slowest, gpu_times
 from shoestring.monitor.time_breakdown import advice, bottleneck, compute_breakdown
-from shoestring.reading import number
 from shoestring.report.event_text import describe
 from shoestring.report.markup import EMPTY, Content, Markup, element, facts, join, table
 from shoestring.report.page import bars, curves
 from shoestring.report.page.run import Run
 from shoestring.report.values import UNKNOWN, count, duration, label, lookup, share, size, timestamp, value_text, words
 from shoestring.session.ledger import SessionRecord
-from shoestring.units import plural
 
 _METRIC_FIGURES = 8
 

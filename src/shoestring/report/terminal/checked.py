@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from shoestring.base.streams import message_text, one_line, printable
 from shoestring.check.preflight import CheckResult
 from shoestring.report.terminal.elements import grid
-from shoestring.streams import message_text, one_line, printable
 
 _MARKS = {"pass": ("✓", "green"), "warn": ("!", "bold yellow"), "fail": ("✗", "bold red")}
 

@@ -7,10 +7,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from shoestring.base.streams import one_line
+from shoestring.base.units import seconds_text
 from shoestring.plan.comparison import Comparison
 from shoestring.report.terminal.elements import bar, settings_text, verdict
-from shoestring.streams import one_line
-from shoestring.units import seconds_text
 
 
 def screen(comparison: Comparison) -> RenderableType:

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from shoestring.streams import printable
+from shoestring.base.streams import printable
 
 
 class SafeConsole(Console):

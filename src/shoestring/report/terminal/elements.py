@@ -7,12 +7,12 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from shoestring.base.streams import message_text, one_line
+from shoestring.base.units import bytes_text
 from shoestring.estimate.memory import MemoryPart
 from shoestring.hardware.catalog import Target
 from shoestring.report.wording import model_text, notable_settings
-from shoestring.streams import message_text, one_line
 from shoestring.trace.record import Facts
-from shoestring.units import bytes_text
 
 _BAR = 30
 VERDICTS = {"fits": "bold green", "fits with changes": "bold yellow", "does not fit": "bold red"}

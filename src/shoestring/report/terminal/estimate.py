@@ -3,10 +3,10 @@
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from shoestring.base.units import bytes_text
 from shoestring.plan.estimate import Estimate
 from shoestring.report.terminal.elements import add_notes, grid, headline, memory_bars, settings_text, verdict
 from shoestring.report.wording import memory_text
-from shoestring.units import bytes_text
 
 
 def _verdict(estimate: Estimate) -> Text:

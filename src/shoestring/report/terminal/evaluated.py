@@ -3,10 +3,10 @@
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from shoestring.base.streams import message_text, one_line
+from shoestring.base.units import count_text, seconds_text
 from shoestring.report.metrics import summary
 from shoestring.runs.evaluate import Evaluation
-from shoestring.streams import message_text, one_line
-from shoestring.units import count_text, seconds_text
 
 
 def screen(evaluation: Evaluation) -> RenderableType:

@@ -3,9 +3,9 @@
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from shoestring.base.streams import message_text, one_line
+from shoestring.base.units import bytes_text, count_text
 from shoestring.runs.export import Export
-from shoestring.streams import message_text, one_line
-from shoestring.units import bytes_text, count_text
 
 
 def screen(export: Export) -> RenderableType:

@@ -8,9 +8,9 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from shoestring.base.streams import message_text, one_line
+from shoestring.base.units import bytes_text, plural, seconds_text
 from shoestring.report.terminal.elements import grid
-from shoestring.streams import message_text, one_line
-from shoestring.units import bytes_text, plural, seconds_text
 
 
 def screen(chain: Mapping[str, Any], run: Path) -> RenderableType:

@@ -5,9 +5,9 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from shoestring.base.streams import one_line
 from shoestring.recipe.absent_data import Lengths
 from shoestring.report.terminal.elements import grid
-from shoestring.streams import one_line
 
 _SHARES = (0.5, 0.9, 0.99)
 

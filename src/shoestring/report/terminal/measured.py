@@ -3,9 +3,9 @@
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from shoestring.base.streams import message_text, one_line
 from shoestring.hardware.measured import MeasuredRates
 from shoestring.report.terminal.elements import grid
-from shoestring.streams import message_text, one_line
 
 
 def screen(measured: MeasuredRates) -> RenderableType:

@@ -5,8 +5,8 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from shoestring.base.units import bytes_text
 from shoestring.remote.notebook.writing import WrittenNotebook
-from shoestring.units import bytes_text
 
 _KAGGLE = (
     "open it: https://www.kaggle.com/code, New Notebook, File, Import Notebook; accelerator GPU T4 x2, Run all",

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from shoestring.base.streams import one_line
+from shoestring.base.units import count_text
 from shoestring.report.metrics import comparison, summary
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stored import START_AGAIN
-from shoestring.streams import one_line
-from shoestring.units import count_text
 
 if TYPE_CHECKING:
     from shoestring.session.outcome import Outcome

@@ -7,6 +7,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from shoestring.base.settings import Settings
+from shoestring.base.streams import message_text, one_line
+from shoestring.base.units import bytes_text, plural, seconds_text
 from shoestring.estimate.memory import MemoryPart
 from shoestring.estimate.span import total
 from shoestring.hardware.targets import PROBED
@@ -17,9 +20,6 @@ from shoestring.plan.proposals import Proposal
 from shoestring.plan.shares import gpus_of, samples_per_shard, shards_per_gpu
 from shoestring.report.terminal.elements import VERDICTS, bar, grid, memory_bars, settings_text
 from shoestring.report.wording import limit_text, memory_text, model_text
-from shoestring.settings import Settings
-from shoestring.streams import message_text, one_line
-from shoestring.units import bytes_text, plural, seconds_text
 
 _SUMMARY_PARTS = 5
 """Parts of the memory that the summary names; the smaller ones are added up."""

@@ -7,11 +7,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from shoestring import config
+from shoestring.base import config
+from shoestring.base.settings import Settings
+from shoestring.base.streams import one_line
 from shoestring.recipe.options import Adaptation
 from shoestring.report.terminal.elements import grid
-from shoestring.settings import Settings
-from shoestring.streams import one_line
 
 _FIRST = ("size", "architecture", "model", "data", "epochs", "effective_batch", "subset")
 """Options that a first run needs, whichever recipe has them."""

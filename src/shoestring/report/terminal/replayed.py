@@ -8,9 +8,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from shoestring.base.streams import message_text, one_line
+from shoestring.base.units import count_text, seconds_text
 from shoestring.runs.replayed import Replay
-from shoestring.streams import message_text, one_line
-from shoestring.units import count_text, seconds_text
 
 _ROWS = 12
 _BAR = 24

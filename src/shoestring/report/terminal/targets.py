@@ -6,8 +6,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from shoestring.base.units import bytes_text
 from shoestring.hardware.catalog import Target
-from shoestring.units import bytes_text
 
 
 def screen(targets: Sequence[Target]) -> RenderableType:

@@ -7,14 +7,14 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
+from shoestring.base.streams import one_line
+from shoestring.base.units import parameters_text
 from shoestring.report.metrics import is_qualifier, with_error
 from shoestring.report.terminal.chart import chart, sparkline
 from shoestring.report.values import count, size, words
 from shoestring.report.watch import sentences
 from shoestring.report.watch.sentences import number_text
 from shoestring.report.watch.view import View
-from shoestring.streams import one_line
-from shoestring.units import parameters_text
 
 _STYLES = {
     "running": "bold yellow",

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.live import Live
 
-from shoestring import streams
+from shoestring.base import streams
 from shoestring.report.terminal.console import SafeConsole
 from shoestring.report.terminal.watched import Screen
 from shoestring.report.watch.view import View

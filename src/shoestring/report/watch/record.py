@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from shoestring.base.reading import number
+from shoestring.base.units import MIB
 from shoestring.monitor.events import Event, read_complete
 from shoestring.monitor.progress import is_reward
 from shoestring.monitor.speed import Speed
-from shoestring.reading import number
 from shoestring.report.event_text import describe
 from shoestring.report.values import numbers
 from shoestring.report.watch.curve import Curve
-from shoestring.units import MIB
 
 _SLICE_BYTES = 8 * MIB
 """As events in memory, a slice takes some five times as much."""

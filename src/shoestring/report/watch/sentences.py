@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
+from shoestring.base.units import plural
 from shoestring.report.values import UNKNOWN, count, duration, size, timestamp
 from shoestring.report.watch.view import View
-from shoestring.units import plural
 
 _SILENCE = 30.0
 """Seconds without an event after which they are counted."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from shoestring.display import Displayed
+from shoestring.base.display import Displayed
 from shoestring.report.watch.curve import Curve
 from shoestring.report.watch.record import Evaluation
 

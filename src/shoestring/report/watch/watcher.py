@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from shoestring.reading import number, reason
+from shoestring.base.reading import number, reason
 from shoestring.report.page.run import read_object, require_run
 from shoestring.report.values import lookup, numbers
 from shoestring.report.watch.record import Record, Summary

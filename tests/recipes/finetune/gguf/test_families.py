@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.recipes.finetune.gguf import families
 from tests.recipes.finetune.exported_models import random_model
 

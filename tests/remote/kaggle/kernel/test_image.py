@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from shoestring.base.packages.requirements import required
 from shoestring.hardware.images import IMAGES, lacks
-from shoestring.packages.requirements import required
 from tests.remote.kaggle.kernel.layout import list_package, make_config, run_session
 
 IMAGE = IMAGES["kaggle"]

@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 from shoestring.remote.kaggle.kernel.script import MAX_BYTES, make_script
 from tests.remote.kaggle.kernel.layout import make_config
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from shoestring.errors import CheckpointError
+from shoestring.base.errors import CheckpointError
 from shoestring.remote.kaggle.kernel.session_file import parse_session_file, read_session_file
 
 VALID = {

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shoestring.errors import UsageError
+from shoestring.base.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)

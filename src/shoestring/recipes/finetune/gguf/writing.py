@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from shoestring.errors import RunError
-from shoestring.packages import requirements
+from shoestring.base.errors import RunError
+from shoestring.base.packages import requirements
 from shoestring.recipes.finetune.gguf.families import (
     find_family,
     head_size,

@@ -27,8 +27,8 @@ from collections.abc import Mapping
 from importlib.resources import files as resources
 from typing import Any
 
-from shoestring.errors import UsageError
-from shoestring.units import KIB, MIB, bytes_text
+from shoestring.base.errors import UsageError
+from shoestring.base.units import KIB, MIB, bytes_text
 
 MAX_BYTES = MIB - KIB
 """Kaggle refuses a source of more than 1 MiB, the larger ones without a reason; a part is left for the request."""

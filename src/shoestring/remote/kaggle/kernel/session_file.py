@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, cast, get_args
 
-from shoestring.errors import CheckpointError
-from shoestring.reading import COUNT, OBJECT, TEXT, Kind, find_problems, is_count, parse_json, read_bytes, reason
-from shoestring.units import MIB
+from shoestring.base.errors import CheckpointError
+from shoestring.base.reading import COUNT, OBJECT, TEXT, Kind, find_problems, is_count, parse_json, read_bytes, reason
+from shoestring.base.units import MIB
 
 NAME = "shoestring-session.json"
 MAX_BYTES = MIB

@@ -1,0 +1,183 @@
+"""The settings of a run, which do not change the training result beyond rounding."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from shoestring.base import config
+from shoestring.base.errors import UsageError
+from shoestring.base.units import parse_bytes
+
+Precision = Literal["fp32", "fp16", "bf16"]
+Kernel = Literal["for-loop", "foreach", "fused"]
+MemoryFormat = Literal["contiguous", "channels_last"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The settings of a run. None leaves the choice to the plan; the settings of a plan are all chosen."""
+
+    micro_batch: Annotated[
+        int | None, "samples per forward and backward pass on a GPU; the effective batch does not change"
+    ] = None
+    precision: Annotated[Precision | None, "fp32, or automatic mixed precision in fp16 or bf16"] = None
+    """In fp16 the loss is scaled, and an update whose gradients overflow is repeated with a smaller scale."""
+    checkpointing: Annotated[
+        str | None, "activation checkpointing: no, full (every block is recomputed in backward), or a number of blocks"
+    ] = None
+    optimizer_kernel: Annotated[
+        Kernel | None,
+        "the implementation of the optimizer step in torch.optim: one tensor at a time, many at once, or one kernel",
+    ] = None
+    memory_format: Annotated[
+        MemoryFormat | None,
+        "the order in memory of images and of the weights of 2-d convolutions: contiguous (channels first) or "
+        "channels_last, which tensor cores compute with",
+    ] = None
+    """By default a plan for a GPU with tensor cores in 16 bits has the one that is predicted to be faster. Library
+    trainers move their batches themselves and have no such setting."""
+    offload: Annotated[
+        Literal["no", "optimizer", "parameters"], "what is stored in host memory: optimizer states, or also parameters"
+    ] = "no"
+    """With `optimizer` the optimizer states are in host memory and the CPU updates them; with `parameters` the
+    parameters are there too."""
+    gpus: Annotated[
+        int | None,
+        "processes that train together, each on a GPU of its own: 1, 2, 4, ...; without a GPU they use the CPU",
+    ] = None
+    """A plan for several GPUs uses all of them or one, whichever is predicted to be faster, and says why. Without a GPU
+    the processes share the CPU, the default is 1, and the predicted time is that of one process."""
+    logical_shards: Annotated[
+        int | None,
+        "parts of an update that are summed one by one and added in a fixed order, so that every number of gpus that "
+        "divides it gives the same bits: 1, 2, 4, ...; by default that of gpus",
+    ] = None
+    """Each level of the tree of sums within a GPU takes memory for one more gradient."""
+    sharding: Annotated[
+        Literal["ddp", "zero1", "zero2", "zero3"] | None,
+        "what is sharded over several GPUs: nothing, optimizer states, also gradients, also parameters",
+    ] = None
+    """`ddp` shards nothing, `zero1` optimizer states, `zero2` also gradients, `zero3` also parameters. The default is
+    `ddp`, or another one that can be trained with if its memory allows faster settings. Library trainers use `ddp`
+    only."""
+    packing: Annotated[
+        Literal["auto", "yes", "no"],
+        "pack short samples into rows of the largest length, which a microbatch then counts; auto: what the plan "
+        "predicts to be faster; only recipes with packed_batch()",
+    ] = "auto"
+    allocator: Annotated[
+        Literal["segments", "expandable"],
+        "torch's CUDA allocator with its default segments or with expandable_segments",
+    ] = "segments"
+    """Expandable segments fragment less."""
+    compile: Annotated[
+        Literal["no", "yes", "graphs"],
+        "yes: compile the model's blocks with torch.compile; graphs: run each microbatch as a CUDA graph",
+    ] = "no"
+    fp32_modules: Annotated[
+        str | None,
+        "modules that compute in fp32 in spite of precision=fp16: names separated by commas, with * for any number; by "
+        "default those that overflow for the first samples",
+    ] = None
+    """For example `model.layers.*.mlp.down_proj`. Before a run in fp16 begins, the loss of its first two samples is
+    computed. If it overflows, the modules to compute in fp32 are determined, added to this setting and stored in the
+    run's plan, or the run is refused."""
+    cudnn_benchmark: Annotated[bool, "let cuDNN benchmark its convolution algorithms and use the fastest"] = False
+    workers: Annotated[
+        int | None,
+        "processes that load training data in advance; by default 0 until waiting for data takes 5% of the time",
+    ] = None
+    stage: Annotated[
+        str,
+        "copy the recipe's inputs to the local disk (TMPDIR) first and verify them: no, yes (at most half of the "
+        "disk limit), or a size limit such as 20GB",
+    ] = "no"
+    save: Annotated[
+        Literal["yes", "none"],
+        "whether checkpoints are saved while training; none, for prototypes: a kill loses the session, and only a "
+        "session that is paused saves one",
+    ] = "yes"
+    """The weights, in `best/` and `light/`, are saved in any case."""
+    save_every_updates: Annotated[int | None, "save at least every N updates: the most that a kill can lose"] = None
+    save_every_seconds: Annotated[
+        float | None, "save at least every S seconds; by default 600, or less if saving is cheap"
+    ] = None
+    save_epochs: Annotated[
+        int | None,
+        "also save at the end of every N-th epoch, and keep these checkpoints; on a full disk the oldest are deleted",
+    ] = None
+    """These checkpoints are saved after the epoch's evaluation and kept besides the newest ones, to evaluate, export or
+    continue from. A plan counts their disk space."""
+    keep_checkpoints: Annotated[int, "number of verified full checkpoints to keep, at least 2"] = 2
+    keep_light: Annotated[
+        int,
+        "number of epochs whose weights are kept besides the best and the last; on a full disk the oldest are deleted",
+    ] = 0
+
+    light_weights: Annotated[
+        Literal["own", "fp16", "bf16"] | None,
+        "dtype of the parameters in best/ and light/: their own, or rounded to 16 bits; by default their own, or "
+        "fp16 if the disk is too small for that",
+    ] = None
+
+    def __post_init__(self) -> None:
+        least = {
+            "micro_batch": 1,
+            "gpus": 1,
+            "logical_shards": 1,
+            "workers": 0,
+            "save_every_updates": 1,
+            "save_every_seconds": 0,
+            "save_epochs": 1,
+        }
+        problems = config.too_small(vars(self), {**least, "keep_checkpoints": 2, "keep_light": 0})
+        if self.save == "none" and self.save_epochs is not None:
+            problems.append(f"save_epochs={self.save_epochs}: with save=none no checkpoint is saved while training")
+        if self.checkpointing not in (None, "no", "full") and not self.checkpointing.isdecimal():
+            problems.append(f"checkpointing={self.checkpointing}: expected no, full or a number of blocks")
+        if self.cuda_graphs and self.checkpointing not in (None, "no"):
+            problems.append(
+                f"compile=graphs: checkpointing={self.checkpointing} restores the random state in backward, which a "
+                "CUDA graph cannot capture; set checkpointing=no or compile=no"
+            )
+        if self.cuda_graphs and self.offload != "no":
+            problems.append(
+                f"compile=graphs: offload={self.offload} moves tensors whose addresses a CUDA graph has recorded"
+            )
+        if self.stage not in ("no", "yes"):
+            try:
+                parse_bytes(self.stage)
+            except ValueError as error:
+                problems.append(f"stage={self.stage}: expected no or yes; {error}")
+        problems += self._shard_problems()
+        if problems:
+            raise UsageError("invalid settings", problems=problems)
+
+    def _shard_problems(self) -> list[str]:
+        counts = {name: getattr(self, name) for name in ("gpus", "logical_shards")}
+        problems = [
+            f"{name}={count}: must be 1, 2, 4 or another power of two"
+            for name, count in counts.items()
+            if count is not None and count > 0 and count.bit_count() != 1
+        ]
+        if not problems and self.gpus and self.logical_shards and self.logical_shards % self.gpus:
+            problems.append(
+                f"logical_shards={self.logical_shards}: must be a multiple of gpus={self.gpus}, each of which computes "
+                "whole logical shards"
+            )
+        return problems
+
+    @property
+    def cuda_graphs(self) -> bool:
+        """Whether each microbatch is run as a CUDA graph."""
+        return self.compile == "graphs"
+
+    def replace(self, **changes: Any) -> "Settings":
+        return dataclasses.replace(self, **changes)
+
+    def json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "Settings":
+        return cls(**config.read(values, config.fields(cls), "settings"))

@@ -1,0 +1,30 @@
+from shoestring.base.errors import (
+    CheckpointError,
+    DataError,
+    RunError,
+    ShoestringError,
+    TraceError,
+    UsageError,
+    nearest,
+)
+
+
+def test_error_text_has_problems_and_hint():
+    error = DataError("bars.csv cannot be used", problems=["line 3: close is -1", "line 9: no time"], hint="mend them")
+    assert str(error).splitlines() == [
+        "bars.csv cannot be used",
+        "  - line 3: close is -1",
+        "  - line 9: no time",
+        "hint: mend them",
+    ]
+
+
+def test_exit_status_of_errors():
+    assert {kind.status for kind in (UsageError, DataError)} == {2}
+    assert {kind.status for kind in (ShoestringError, RunError, TraceError, CheckpointError)} == {1}
+
+
+def test_similar_name_is_suggested():
+    assert nearest("tempral", ["legal", "temporal"]) == "did you mean temporal?"
+    assert nearest("xyz", ["legal", "temporal"]) == "available: legal, temporal"
+    assert nearest("xyz", []) == "available: none"
