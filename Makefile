@@ -9,11 +9,11 @@ STAMP := $(VENV)/.installed
 
 # Tests of every package, one tiny run and one resumed run.
 QUICK := tests/hardware tests/recipe tests/packages tests/data tests/estimate tests/session tests/checkpoint tests/engine \
-  tests/plan tests/train/test_loop.py tests/invariants/test_resume.py tests/test_names.py tests/test_design.py tests/test_settings.py
+  tests/plan tests/training/test_loop.py tests/invariants/test_resume.py tests/test_names.py tests/test_design.py tests/test_settings.py
 
 # Recipes, library trainers, several processes, export and resume.
 VERSIONS := tests/recipes tests/integrations tests/engine tests/techniques tests/packages tests/invariants/test_sharded.py \
-  tests/invariants/test_resume.py tests/train tests/checkpoint/test_light.py tests/runs/test_export.py tests/test_examples.py tests/test_version_0_1_0.py
+  tests/invariants/test_resume.py tests/train tests/training/checkpoint/test_light.py tests/runs/test_export.py tests/test_examples.py tests/test_version_0_1_0.py
 
 .PHONY: demo demo-kaggle quick test lint types contract unit versions soak site docs-test benchmarks claims release-check clean
 

@@ -89,8 +89,8 @@ def run_one_session(request, start):
     import torch
 
     from shoestring.recipe.finding import choose
-    from shoestring.session.deadline import Deadline
-    from shoestring.session.stop import SessionOver
+    from shoestring.training.session.deadline import Deadline
+    from shoestring.training.session.stop import SessionOver
     from tests.sessions import run_session
 
     torch.set_num_threads(1)

@@ -16,26 +16,17 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
+from shoestring.answers.page import document
+from shoestring.answers.page.run import read as read_run
 from shoestring.base.errors import ShoestringError
 from shoestring.base.reading import read_bytes
-from shoestring.check.run_lock import inspect_lock
-from shoestring.checkpoint.files import sha256, with_digest
-from shoestring.checkpoint.foreign import check_weights, load_foreign
-from shoestring.checkpoint.light import read_light, save_light
-from shoestring.checkpoint.manifest import add_digest
-from shoestring.checkpoint.store import Store
-from shoestring.data.staging import _read_record
-from shoestring.engine.environment import require_same
-from shoestring.engine.precision import mixed_precision
-from shoestring.engine.state import TrainingState
-from shoestring.estimate.span import Span
-from shoestring.estimate.time import update_seconds
 from shoestring.hardware.cpu_rates import read_cached
 from shoestring.hardware.measured import content as content_of_rates
 from shoestring.hardware.targets import find
-from shoestring.monitor import events
-from shoestring.monitor.time_breakdown import compute_breakdown
-from shoestring.plan.sessions import Work
+from shoestring.planning.estimate.span import Span
+from shoestring.planning.estimate.time import update_seconds
+from shoestring.planning.sessions import Work
+from shoestring.planning.trace.record import Op
 from shoestring.recipes.chart import adapters, prediction
 from shoestring.recipes.chart import data as chart
 from shoestring.recipes.chart.presentation import Presentation
@@ -55,19 +46,28 @@ from shoestring.remote.backup.identity import read_identity
 from shoestring.remote.kaggle.chain_file import ChainState, SessionRecord, read_chain
 from shoestring.remote.kaggle.forecast import forecast
 from shoestring.remote.kaggle.kernel.session_file import NAME, read_session_file
-from shoestring.report.page import document
-from shoestring.report.page.run import read as read_run
 from shoestring.runs.calibrate import load_calibration
-from shoestring.session.config_file import read_config
-from shoestring.session.ledger import ledger, sessions, slowest_durations
-from shoestring.session.stored import StoredPlan, StoredState
-from shoestring.trace.record import Op
-from shoestring.train.saving import saved_environment
-from tests.estimate.example_traces import op, update
+from shoestring.runs.check.run_lock import inspect_lock
+from shoestring.training.checkpoint.files import sha256, with_digest
+from shoestring.training.checkpoint.foreign import check_weights, load_foreign
+from shoestring.training.checkpoint.light import read_light, save_light
+from shoestring.training.checkpoint.manifest import add_digest
+from shoestring.training.checkpoint.store import Store
+from shoestring.training.data.staging import _read_record
+from shoestring.training.engine.environment import require_same
+from shoestring.training.engine.precision import mixed_precision
+from shoestring.training.engine.state import TrainingState
+from shoestring.training.monitor import events
+from shoestring.training.monitor.time_breakdown import compute_breakdown
+from shoestring.training.saving import saved_environment
+from shoestring.training.session.config_file import read_config
+from shoestring.training.session.ledger import ledger, sessions, slowest_durations
+from shoestring.training.session.stored import StoredPlan, StoredState
+from tests.answers.runs import PLAN
 from tests.hardware.measured_files import CPU, GPU
+from tests.planning.estimate.example_traces import op, update
 from tests.recipes.chart.saved import make_dataset, make_row, save_dataset
 from tests.recipes.cloud.images import geo_tag_options, optical_image, write_image
-from tests.report.runs import PLAN
 
 LLAMA = {
     "model_type": "llama",

@@ -11,15 +11,15 @@ from pathlib import Path
 import safetensors
 import torch
 
-from shoestring.engine.parallel.ranks import Ranks
 from shoestring.recipe.finding import choose
-from shoestring.session.deadline import Deadline
-from shoestring.session.directory import RunDirectory
-from shoestring.session.signals import StopSignals
-from shoestring.session.stop import Stop
-from shoestring.session.stored import StoredPlan
-from shoestring.train.loop import train
-from shoestring.train.request import SessionRequest
+from shoestring.training.engine.parallel.ranks import Ranks
+from shoestring.training.loop import train
+from shoestring.training.request import SessionRequest
+from shoestring.training.session.deadline import Deadline
+from shoestring.training.session.directory import RunDirectory
+from shoestring.training.session.signals import StopSignals
+from shoestring.training.session.stop import Stop
+from shoestring.training.session.stored import StoredPlan
 
 CPU = torch.device("cpu")
 

@@ -10,8 +10,8 @@ import shoestring
 from shoestring import api
 from shoestring.base.errors import UsageError
 from shoestring.cli.commands import app
-from shoestring.estimate.calibration import Calibration
-from shoestring.estimate.spread import Spread
+from shoestring.planning.estimate.calibration import Calibration
+from shoestring.planning.estimate.spread import Spread
 from tests.mine import Mine
 
 ARGUMENTS = {"limit": "limit_seconds", "disk": "disk_bytes", "price": "usd_per_hour", "set_": "values"}

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from shoestring.checkpoint.store import Store
-from shoestring.monitor.events import read
 from shoestring.runs.launch import launch
 from shoestring.runs.training import LaunchRequest
+from shoestring.training.checkpoint.store import Store
+from shoestring.training.monitor.events import read
 from tests.sessions import final_bits, session
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

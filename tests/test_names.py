@@ -27,11 +27,11 @@ OLD_NAMES = set(
 """Words that are no identifier by themselves, besides a leading underscore."""
 
 PUBLIC = {
-    ("data/order.py", "of"): "DataOrder.of of shoestring.pieces",
+    ("training/data/order.py", "of"): "DataOrder.of of shoestring.pieces",
     ("integrations/trainer.py", "ended"): "an attribute of what `surviving` returns, which scripts read",
-    ("check/preflight.py", "tried"): "a key of the JSON of `check`",
-    ("session/ledger.py", "ended"): "a key of ledger.json",
-    ("monitor/time_breakdown.py", "arithmetic"): "a cause in the JSON of events",
+    ("runs/check/preflight.py", "tried"): "a key of the JSON of `check`",
+    ("training/session/ledger.py", "ended"): "a key of ledger.json",
+    ("training/monitor/time_breakdown.py", "arithmetic"): "a cause in the JSON of events",
 }
 """Old names that stay because code outside uses them. All others that were public are in `renamed.py`."""
 

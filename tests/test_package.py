@@ -21,8 +21,8 @@ def test_public_names():
 
 
 def test_functions_are_not_replaced_by_packages_of_their_name():
-    import shoestring.plan.plan
-    import shoestring.train.loop
+    import shoestring.planning.plan
+    import shoestring.training.loop
 
     assert callable(shoestring.plan)
     assert callable(shoestring.train)
@@ -35,7 +35,7 @@ def test_import_is_lightweight():
     assert process.returncode == 0, process.stderr
 
 
-SENDS_A_LIVE_RECIPE = {"trace/child_process.py": {"cloudpickle"}, "trace/__main__.py": {"pickle"}}
+SENDS_A_LIVE_RECIPE = {"planning/trace/child_process.py": {"cloudpickle"}, "planning/trace/__main__.py": {"pickle"}}
 """An object of this process goes to its child process, through an anonymous file."""
 
 

@@ -187,7 +187,7 @@ def test_old_errors_are_the_new_ones():
 
 
 def test_old_attributes_of_answers_are_the_new_ones():
-    from shoestring.check.finding import passed
+    from shoestring.runs.check.finding import passed
 
     finding = passed("disk", "15 GiB free")
     assert finding.said == finding.message == finding.json()["said"]

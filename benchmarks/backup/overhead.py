@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.backup.losses import finish, train
 
-from shoestring.monitor import events
+from shoestring.training.monitor import events
 
 
 def seconds(run: Path) -> float:

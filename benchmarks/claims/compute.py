@@ -20,11 +20,11 @@ from benchmarks.claims.cases import Case
 from shoestring.base import config
 from shoestring.base.settings import Settings
 from shoestring.hardware.targets import find
-from shoestring.plan.estimate import Estimate, make_estimate
-from shoestring.plan.plan import Plan, plan_with
-from shoestring.plan.weight_type import with_weight_type
+from shoestring.planning.estimation import Estimate, make_estimate
+from shoestring.planning.plan import Plan, plan_with
+from shoestring.planning.trace import Facts, StoredTraces, Trace, Tracer
+from shoestring.planning.weight_type import with_weight_type
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.trace import Facts, StoredTraces, Trace, Tracer
 
 Values = dict[str, dict[str, Any]]
 """Of a command: by unit (`bytes`, `seconds`, `count`, `text`) and name."""

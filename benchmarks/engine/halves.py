@@ -18,16 +18,16 @@ from typing import Any
 
 import torch
 
-from shoestring.data.loading import Loader
-from shoestring.data.order import DataOrder
-from shoestring.data.seeding import seed_all
-from shoestring.engine.determinism import deterministic
-from shoestring.engine.first_microbatch import FirstMicrobatch
-from shoestring.engine.halves import compare_with_halves
-from shoestring.engine.state import build
-from shoestring.engine.update import update
 from shoestring.recipe.contract import loss_at
 from shoestring.recipe.finding import choose
+from shoestring.training.data.loading import Loader
+from shoestring.training.data.order import DataOrder
+from shoestring.training.data.seeding import seed_all
+from shoestring.training.engine.determinism import deterministic
+from shoestring.training.engine.first_microbatch import FirstMicrobatch
+from shoestring.training.engine.halves import compare_with_halves
+from shoestring.training.engine.state import build
+from shoestring.training.engine.update import update
 
 RESULTS = Path(__file__).parents[1] / "results" / "halves.json"
 RECIPES = ("temporal", "vqa", "legal", "cloud")

@@ -4,7 +4,7 @@
 
 By default glibc returns large freed blocks to the system, and each time that they are allocated again, the kernel
 provides and clears their pages. `POLICIES` has the settings of `mallopt` that are compared; training uses the second
-(`engine/malloc.py`). Each contender is a process that makes real updates of the engine with the data of its recipe, in
+(`training/engine/malloc.py`). Each contender is a process that makes real updates of the engine with the data of its recipe, in
 one thread. Those of one model run blocks of updates in turn, one at a time, a different one first in each round; a
 ratio is the median of the ratios of single rounds. A set has new processes. Memory is the peak of the resident process
 over all its updates, less what it had before the model.
@@ -58,14 +58,14 @@ def contend(question: dict[str, Any]) -> None:
     import torch
 
     from shoestring.base.settings import Settings
-    from shoestring.check.attempts import make_update
-    from shoestring.check.memory import read_status
-    from shoestring.data.loading import Loader
-    from shoestring.data.order import DataOrder
-    from shoestring.engine.determinism import deterministic
-    from shoestring.engine.state import build
     from shoestring.recipe.finding import load
     from shoestring.recipe.losses import losses_by_stage
+    from shoestring.runs.check.attempts import make_update
+    from shoestring.runs.check.memory import read_status
+    from shoestring.training.data.loading import Loader
+    from shoestring.training.data.order import DataOrder
+    from shoestring.training.engine.determinism import deterministic
+    from shoestring.training.engine.state import build
 
     # As early as a training process could do it: after its imports.
     if question["policy"]:

@@ -18,12 +18,12 @@ from typing import Any
 import torch
 
 from shoestring.base.settings import Settings
-from shoestring.data.loading import Loader
-from shoestring.data.order import DataOrder
-from shoestring.data.seeding import derive, seed_all
-from shoestring.engine.determinism import deterministic
-from shoestring.engine.state import build
 from shoestring.recipe.finding import find
+from shoestring.training.data.loading import Loader
+from shoestring.training.data.order import DataOrder
+from shoestring.training.data.seeding import derive, seed_all
+from shoestring.training.engine.determinism import deterministic
+from shoestring.training.engine.state import build
 
 CPU = torch.device("cpu")
 

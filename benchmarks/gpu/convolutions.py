@@ -4,7 +4,7 @@
 
 Forward and backward of common convolutions, with the deterministic kernels of training. The extra bytes are the peak of
 the allocator minus its tensors before or after the pass, whichever are more. For comparison each row has the bytes of
-the operands of the pass, which the transposed copies of `estimate/workspaces.py` have at most. The exit status is 2
+the operands of the pass, which the transposed copies of `planning/estimate/workspaces.py` have at most. The exit status is 2
 without a GPU.
 """
 
@@ -17,7 +17,7 @@ import torch
 from benchmarks.gpu import harness
 from torch import nn
 
-from shoestring.engine.determinism import deterministic
+from shoestring.training.engine.determinism import deterministic
 
 
 class Shape(NamedTuple):

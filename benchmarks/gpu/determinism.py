@@ -33,12 +33,12 @@ from benchmarks.gpu.measure import MAX_OVERFLOWS
 from torch import Tensor
 
 from shoestring.base.errors import RunError
-from shoestring.data.batches import to_device
-from shoestring.data.seeding import seed_all
-from shoestring.engine import determinism
-from shoestring.engine.determinism import deterministic
-from shoestring.engine.state import build
-from shoestring.engine.update import add_gradients, update
+from shoestring.training.data.batches import to_device
+from shoestring.training.data.seeding import seed_all
+from shoestring.training.engine import determinism
+from shoestring.training.engine.determinism import deterministic
+from shoestring.training.engine.state import build
+from shoestring.training.engine.update import add_gradients, update
 
 REPETITIONS = 6
 _MIN_SECONDS = 15

@@ -18,10 +18,10 @@ import torch
 from benchmarks.gpu import harness
 from torch import Tensor, nn
 
-from shoestring.engine.cuda_graphs import CudaGraphs
-from shoestring.engine.determinism import deterministic
-from shoestring.engine.precision import mixed_precision
-from shoestring.engine.update import add_gradients
+from shoestring.training.engine.cuda_graphs import CudaGraphs
+from shoestring.training.engine.determinism import deterministic
+from shoestring.training.engine.precision import mixed_precision
+from shoestring.training.engine.update import add_gradients
 
 UPDATES, MICROBATCHES, SAMPLES = 20, 4, 8
 MEASURED_FROM = 5

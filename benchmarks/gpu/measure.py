@@ -20,12 +20,12 @@ import torch
 from benchmarks.gpu.cases import Case
 
 from shoestring.base.errors import RunError
-from shoestring.data.batches import to_device
-from shoestring.engine.determinism import deterministic
-from shoestring.engine.state import build
-from shoestring.engine.update import update
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
+from shoestring.training.data.batches import to_device
+from shoestring.training.engine.determinism import deterministic
+from shoestring.training.engine.state import build
+from shoestring.training.engine.update import update
 
 UPDATES = 4
 """The first creates the optimizer states, the second has its peak beside them, and two more confirm that peak."""

@@ -26,9 +26,9 @@ from benchmarks.gpu.cases import Case
 from benchmarks.gpu.harness import MIN_CASE_SECONDS, T4
 
 from shoestring.base.errors import ShoestringError
-from shoestring.estimate.memory import memory
 from shoestring.hardware.catalog import Device
-from shoestring.trace import Tracer
+from shoestring.planning.estimate.memory import memory
+from shoestring.planning.trace import Tracer
 
 LIMIT_BYTES = T4.memory_bytes - T4.context_bytes[1]
 """The limit of the allocator on a T4: its memory (14.56 GiB) minus a typical context."""

@@ -22,12 +22,12 @@ from benchmarks.gpu import harness
 from torch import Tensor, nn
 
 from shoestring.base.units import MIB, bytes_text
-from shoestring.data.seeding import seed_all
-from shoestring.engine.memory import HalfDoneError, alloc_retries, free_unused_memory
-from shoestring.engine.precision import mixed_precision
-from shoestring.engine.recovery import OutOfMemory, Recovering, discard_attempt
-from shoestring.engine.update import UpdateResult, update
 from shoestring.hardware.catalog import DEVICES
+from shoestring.training.data.seeding import seed_all
+from shoestring.training.engine.memory import HalfDoneError, alloc_retries, free_unused_memory
+from shoestring.training.engine.precision import mixed_precision
+from shoestring.training.engine.recovery import OutOfMemory, Recovering, discard_attempt
+from shoestring.training.engine.update import UpdateResult, update
 
 LIMIT_BYTES = DEVICES["t4"].memory_bytes
 SAMPLES = 64

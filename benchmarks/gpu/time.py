@@ -25,12 +25,12 @@ from benchmarks.gpu.cases import Case
 from benchmarks.gpu.harness import MIN_CASE_SECONDS
 
 from shoestring.base.errors import ShoestringError
-from shoestring.check.rates.grid import GPU
-from shoestring.estimate.time import Seconds, update_seconds
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Device
-from shoestring.trace import Tracer
-from shoestring.trace.record import Trace
+from shoestring.planning.estimate.time import Seconds, update_seconds
+from shoestring.planning.trace import Tracer
+from shoestring.planning.trace.record import Trace
+from shoestring.runs.check.rates.grid import GPU
 
 _KERNEL_SHARE = 2
 """The measurement of kernels takes up to so many times its seconds: every operator is timed at least twice."""

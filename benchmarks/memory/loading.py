@@ -22,10 +22,10 @@ from benchmarks.memory import score
 
 from shoestring.base.settings import Settings
 from shoestring.base.units import bytes_text
-from shoestring.estimate.memory import memory
 from shoestring.hardware.catalog import DEVICES
+from shoestring.planning.estimate.memory import memory
+from shoestring.planning.trace.tracer import Tracer
 from shoestring.recipe.finding import load
-from shoestring.trace.tracer import Tracer
 
 Way = Literal["engine", "transformers"]
 

@@ -27,10 +27,10 @@ from benchmarks.memory.cases import Case, Row, Rows, number
 from benchmarks.percentiles import percentile
 
 from shoestring.base.errors import ShoestringError
-from shoestring.estimate.memory import Breakdown, Range, memory
+from shoestring.planning.estimate.memory import Breakdown, Range, memory
+from shoestring.planning.trace.record import Trace
+from shoestring.planning.trace.tracer import Tracer
 from shoestring.recipe.finding import find
-from shoestring.trace.record import Trace
-from shoestring.trace.tracer import Tracer
 
 CONFIGS = Path(__file__).parents[3] / "shared" / "data" / "configs"
 

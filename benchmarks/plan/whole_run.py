@@ -21,8 +21,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shoestring.estimate.memory import CONTEXT
 from shoestring.hardware import probe
+from shoestring.planning.estimate.memory import CONTEXT
 
 _CHART = (
     *("size=tiny", "epochs=1", "effective_batch=8", "prompt_len=300", "completion_len=12", "weights=fp32"),

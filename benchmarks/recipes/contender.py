@@ -18,18 +18,18 @@ from torch import nn
 
 import shoestring
 from shoestring.base.settings import Settings
-from shoestring.checkpoint.light import load_light
-from shoestring.checkpoint.weights import newest
-from shoestring.data.seeding import derive, seed_all
-from shoestring.engine.determinism import deterministic
-from shoestring.engine.precision import mixed_precision
 from shoestring.recipe.finding import find, load
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
 from shoestring.recipe.subset import Subset
-from shoestring.session.directory import RunDirectory
-from shoestring.session.stop import session
-from shoestring.train.evaluation import evaluate
+from shoestring.training.checkpoint.light import load_light
+from shoestring.training.checkpoint.weights import newest
+from shoestring.training.data.seeding import derive, seed_all
+from shoestring.training.engine.determinism import deterministic
+from shoestring.training.engine.precision import mixed_precision
+from shoestring.training.evaluation import evaluate
+from shoestring.training.session.directory import RunDirectory
+from shoestring.training.session.stop import session
 
 
 def without_validation(kind: type) -> type:

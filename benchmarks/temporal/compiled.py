@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 
-from shoestring.engine.state import build
-from shoestring.engine.update import update
 from shoestring.recipe.finding import choose
 from shoestring.recipes.temporal import Options
 from shoestring.recipes.temporal.architectures import ARCHITECTURES
+from shoestring.training.engine.state import build
+from shoestring.training.engine.update import update
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -30,10 +30,10 @@ if __package__ in (None, ""):
 from benchmarks.percentiles import percentile
 
 from shoestring.base.settings import Precision
-from shoestring.estimate.kernels import kernel_seconds
-from shoestring.estimate.rates import MEASURED_RATES, Rates
-from shoestring.trace.convolution import ConvolutionShape
-from shoestring.trace.record import Op
+from shoestring.planning.estimate.kernels import kernel_seconds
+from shoestring.planning.estimate.rates import MEASURED_RATES, Rates
+from shoestring.planning.trace.convolution import ConvolutionShape
+from shoestring.planning.trace.record import Op
 
 SHORTEST = 35e-6
 """Seconds below which a timing is that of the host."""

@@ -3,7 +3,7 @@
     python benchmarks/time/derive.py FOLDER
 
 FOLDER contains a file for each operator (`linear.csv.gz`, `bmm.csv.gz`, `conv.csv.gz`, `add.csv.gz`, ...): `Latency` in
-milliseconds, fp32, torch 2.1. The output is an entry of `src/shoestring/estimate/rates.py`. NeuSight's repository has
+milliseconds, fp32, torch 2.1. The output is an entry of `src/shoestring/planning/estimate/rates.py`. NeuSight's repository has
 the timings of a GPU in `scripts/asplos/data/dataset/train/collect/OPERATOR/p2.1.0/GPU.csv`.
 """
 
@@ -20,7 +20,7 @@ from statistics import median
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from shoestring.estimate.kernels import padded_flops, tiled_flops
+from shoestring.planning.estimate.kernels import padded_flops, tiled_flops
 
 Row = dict[str, str]
 Timing = tuple[float, float]

@@ -30,12 +30,12 @@ from benchmarks.gpu import harness
 from benchmarks.gpu.cases import Case
 
 from shoestring.base.settings import Settings
-from shoestring.check.rates.measure import measure_rates
-from shoestring.estimate.time import Seconds, update_seconds
 from shoestring.hardware.catalog import Device
 from shoestring.hardware.measured import read_measured, write_measured
 from shoestring.hardware.probe import local_cpu
-from shoestring.trace import Tracer
+from shoestring.planning.estimate.time import Seconds, update_seconds
+from shoestring.planning.trace import Tracer
+from shoestring.runs.check.rates.measure import measure_rates
 
 MICROBATCHES = 2
 """Per update, as in `benchmarks/gpu/clock.py`."""

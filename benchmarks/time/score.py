@@ -4,7 +4,7 @@
 
 This script measures and downloads nothing. OUT has the form of the memory scores, in seconds per step. The estimate of
 a row excludes the measurements of its own source: in OUT each row has its `source`, and in `range_from` the sources
-whose measurements made its range. The last lines are the spreads by source for `estimate/spread.py`.
+whose measurements made its range. The last lines are the spreads by source for `planning/estimate/spread.py`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from benchmarks.percentiles import percentile
 from benchmarks.time import train
 
 from shoestring.base.errors import UsageError
-from shoestring.estimate.time import update_seconds
-from shoestring.trace.record import Trace
+from shoestring.planning.estimate.time import update_seconds
+from shoestring.planning.trace.record import Trace
 
 ARCHIVE = "FitCheck-LLM"
 """The source of the LoRA rows, which do not name it."""

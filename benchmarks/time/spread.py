@@ -1,4 +1,4 @@
-"""Print the ratios of measured to predicted seconds for `SCORED` in `src/shoestring/estimate/spread.py`.
+"""Print the ratios of measured to predicted seconds for `SCORED` in `src/shoestring/planning/estimate/spread.py`.
 
     python benchmarks/time/spread.py LORA_ROWS.csv TRAIN_ROWS.csv [--configs DIR] [--without MODEL,MODEL]
 
@@ -23,8 +23,8 @@ from benchmarks.memory.cases import Case, Row, Rows
 from benchmarks.memory.score import Score
 from benchmarks.time.score import SETS, score_time, source
 
-from shoestring.estimate.spread import Ratios, held_out_coverage
-from shoestring.trace.record import Trace
+from shoestring.planning.estimate.spread import Ratios, held_out_coverage
+from shoestring.planning.trace.record import Trace
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

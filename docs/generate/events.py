@@ -2,7 +2,7 @@
 
 from docs.generate.markdown import code, header, table
 
-from shoestring.monitor.event_kinds import EVENT_KINDS, EVERY, EventKind
+from shoestring.training.monitor.event_kinds import EVENT_KINDS, EVERY, EventKind
 
 _INTRODUCTION = """
 `events.jsonl` in a [run's directory](run_directory.md) is the record of the run. It has one line for each event, a JSON

@@ -7,24 +7,24 @@ from docs.generate.json_keys import Key, Maker, MissingDocstringError, Reader
 from docs.generate.markdown import code, escape, header, table
 
 from shoestring import api_kaggle
-from shoestring.check import loading, preflight, trial_findings
+from shoestring.runs.check import loading, preflight, trial_findings
 from shoestring.hardware.catalog import Target
 from shoestring.hardware.measured import MeasuredRates
-from shoestring.plan import comparison
-from shoestring.plan import plan as planning
-from shoestring.plan.estimate import Estimate
-from shoestring.plan.inference import InferencePlan
-from shoestring.plan.plan import Plan
+from shoestring.planning import comparison
+from shoestring.planning import plan as planning
+from shoestring.planning.estimation import Estimate
+from shoestring.planning.inference import InferencePlan
+from shoestring.planning.plan import Plan
 from shoestring.recipe import finding
 from shoestring.remote.kaggle import following, package, starting
 from shoestring.remote.kaggle.forecast import Forecast
 from shoestring.remote.notebook.writing import WrittenNotebook
-from shoestring.report.watch.view import View
+from shoestring.answers.watch.view import View
 from shoestring.runs.evaluate import Evaluation
 from shoestring.runs.export import Export
 from shoestring.runs.predict import Predictions
 from shoestring.runs.replayed import Replay
-from shoestring.session.outcome import Outcome
+from shoestring.training.session.outcome import Outcome
 from shoestring.base.settings import Settings
 
 

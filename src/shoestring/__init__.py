@@ -6,10 +6,10 @@ run = shoestring.train("temporal", plan, run="runs/temporal")     # call it agai
 
 # Some packages have the name of a verb, and the first import of a package binds its name here. They are imported first,
 # which is cheap since their __init__ files are empty, so that the names stay bound to the verbs.
-import shoestring.check
-import shoestring.estimate
-import shoestring.plan
-import shoestring.report
+import shoestring.answers
+import shoestring.planning
+import shoestring.planning.estimate
+import shoestring.runs.check
 import shoestring.train  # noqa: F401
 from shoestring.api import (
     check,

@@ -15,23 +15,23 @@ from shoestring.base.errors import UsageError
 from shoestring.base.packages.broken import usable_libraries
 
 if TYPE_CHECKING:
-    from shoestring.check.preflight import CheckResult
+    from shoestring.answers.watch.view import View
     from shoestring.hardware.catalog import Target
     from shoestring.hardware.measured import MeasuredRates
-    from shoestring.plan.comparison import Comparison
-    from shoestring.plan.estimate import Estimate
-    from shoestring.plan.inference import InferencePlan
-    from shoestring.plan.plan import Plan
+    from shoestring.planning.comparison import Comparison
+    from shoestring.planning.estimation import Estimate
+    from shoestring.planning.inference import InferencePlan
+    from shoestring.planning.plan import Plan
     from shoestring.recipe.absent_data import Lengths
     from shoestring.remote.notebook.writing import WrittenNotebook
-    from shoestring.report.watch.view import View
+    from shoestring.runs.check.preflight import CheckResult
     from shoestring.runs.evaluate import Evaluation
     from shoestring.runs.export import Export
     from shoestring.runs.loaded import LoadedModel
     from shoestring.runs.predict import Predictions
     from shoestring.runs.replayed import Replay
-    from shoestring.session.config_file import ConfigFile
-    from shoestring.session.outcome import Outcome
+    from shoestring.training.session.config_file import ConfigFile
+    from shoestring.training.session.outcome import Outcome
 
 
 def recipes(recipe: str | None = None) -> list[dict[str, Any]]:
@@ -67,7 +67,7 @@ def estimate(recipe: str | object, on: str = "local", **values: object) -> Estim
     """
     with usable_libraries():
         from shoestring.hardware.targets import find
-        from shoestring.plan.estimate import make_estimate
+        from shoestring.planning.estimation import make_estimate
         from shoestring.recipe.finding import choose_for_plan
 
     loaded, settings = choose_for_plan(recipe, values)
@@ -119,7 +119,7 @@ def plan_inference(recipe: str | object, on: str = "local", **values: object) ->
     """
     with usable_libraries():
         from shoestring.hardware.targets import find
-        from shoestring.plan.inference import plan_inference
+        from shoestring.planning.inference import plan_inference
         from shoestring.recipe.finding import choose_for_plan
 
     loaded, settings = choose_for_plan(recipe, values)
@@ -145,11 +145,11 @@ def compare(
     The other arguments and the errors are those of `plan` and apply to every target.
     """
     with usable_libraries():
-        from shoestring.check.probe.probing import is_enabled, measured_here
         from shoestring.hardware.targets import find, groups, with_limits, with_machines
-        from shoestring.plan.comparison import compare
+        from shoestring.planning.comparison import compare
         from shoestring.recipe.finding import choose_for_plan
         from shoestring.runs.calibrate import load_calibration
+        from shoestring.runs.check.probe.probing import is_enabled, measured_here
 
     _require_limits(by_seconds=by_seconds)
     _require_limits(limit_seconds=limit_seconds, disk_bytes=disk_bytes, usd_per_hour=usd_per_hour)
@@ -197,8 +197,8 @@ def check(
 
     Raises UsageError for invalid usage; a problem of the machine is a finding, not an error.
     """
-    from shoestring.check.preflight import preflight
     from shoestring.recipe.finding import choose
+    from shoestring.runs.check.preflight import preflight
 
     if recipe is None:
         if values:
@@ -224,8 +224,8 @@ def write_lengths(
     Raises UsageError for a recipe whose samples have no lengths, and for a file that exists.
     """
     with usable_libraries():
-        from shoestring.check.lengths import write_lengths
         from shoestring.recipe.finding import choose
+        from shoestring.runs.check.lengths import write_lengths
 
     loaded, _ = choose(recipe, values)
     return write_lengths(loaded, _path(file), overwrite=overwrite, progress=progress)
@@ -247,7 +247,7 @@ def measure(
     Raises UsageError for another target or a file that exists, RunError if the device cannot be measured.
     """
     with usable_libraries():
-        from shoestring.check.rates.writing import measure_to_file
+        from shoestring.runs.check.rates.writing import measure_to_file
 
     return measure_to_file(_path(file), on, overwrite=overwrite, progress=progress)
 
@@ -287,7 +287,7 @@ def train(
     Raises UsageError for invalid usage, RunError if the run cannot continue.
     """
     with usable_libraries():
-        from shoestring.report import live
+        from shoestring.answers import live
         from shoestring.runs.launch import launch
         from shoestring.runs.training import LaunchRequest
 
@@ -328,7 +328,7 @@ def train_supervised(
     Raises UsageError for an unknown target, RunError if the child was killed by another process.
     """
     from shoestring.runs.supervised import train_supervised
-    from shoestring.session.stored import resume_command
+    from shoestring.training.session.stored import resume_command
 
     return train_supervised(
         work,
@@ -342,7 +342,7 @@ def train_supervised(
 
 def is_first_process() -> bool:
     """Return whether this process prints the outcome: a launcher, such as torchrun, may have started several."""
-    from shoestring.session.launcher import is_first_process
+    from shoestring.training.session.launcher import is_first_process
 
     return is_first_process()
 
@@ -352,7 +352,7 @@ def config_file(path: str | Path) -> ConfigFile:
 
     Raises UsageError with all problems of the file.
     """
-    from shoestring.session.config_file import read_config
+    from shoestring.training.session.config_file import read_config
 
     return read_config(_path(path))
 
@@ -554,7 +554,7 @@ def watch(run: str | Path, *, page: str | Path | None = None, every_seconds: flo
 
     Raises UsageError if the directory holds no run, and no session that is about to begin.
     """
-    from shoestring.report.watch.following import follow
+    from shoestring.answers.watch.following import follow
 
     return follow(_path(run), page=_path(page) if page else None, every_seconds=every_seconds)
 
@@ -567,8 +567,8 @@ def report(run: str | Path, *runs: str | Path, out: str | Path | None = None) ->
 
     Raises UsageError if a directory holds no run or is given twice, or if `out` exists and is not a page.
     """
-    from shoestring.report.compare.document import write as write_comparison
-    from shoestring.report.page.document import write
+    from shoestring.answers.compare.document import write as write_comparison
+    from shoestring.answers.page.document import write
 
     file = _path(out) if out else None
     if not runs:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shoestring.plan.plan import Plan
+    from shoestring.planning.plan import Plan
 
 
 def start(
@@ -44,7 +44,7 @@ def start(
     request = _request(locals())
     state = starting.start(request, on_event, on_plan)
     if state.status == "finished" and not (request.run / "report.html").exists():
-        from shoestring.report.page.document import write
+        from shoestring.answers.page.document import write
 
         write(request.run, None)
     return following.describe(state, request.run)

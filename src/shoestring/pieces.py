@@ -15,20 +15,20 @@ Each can be used alone. Importing this module imports torch.
 from typing import TYPE_CHECKING
 
 from shoestring.base.renamed import accepts_old_arguments, attributes_of
-from shoestring.checkpoint.store import Store
-from shoestring.data.order import DataOrder
-from shoestring.data.padding import pad_batch
-from shoestring.data.seeding import derive, seed_all
-from shoestring.data.shards import Shards
-from shoestring.data.staging import stage
-from shoestring.engine.determinism import deterministic
-from shoestring.engine.precision import mixed_precision
-from shoestring.engine.recovery import Recovering
-from shoestring.engine.update import update as engine_update
 from shoestring.recipe.exports import Exported, Format, OnnxGraph
 from shoestring.recipe.inputs import Input, Rows
 from shoestring.recipe.microbatches import split
-from shoestring.session.stop import session
+from shoestring.training.checkpoint.store import Store
+from shoestring.training.data.order import DataOrder
+from shoestring.training.data.padding import pad_batch
+from shoestring.training.data.seeding import derive, seed_all
+from shoestring.training.data.shards import Shards
+from shoestring.training.data.staging import stage
+from shoestring.training.engine.determinism import deterministic
+from shoestring.training.engine.precision import mixed_precision
+from shoestring.training.engine.recovery import Recovering
+from shoestring.training.engine.update import update as engine_update
+from shoestring.training.session.stop import session
 
 __all__ = [
     "DataOrder",

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
+from shoestring.answers.text import plain
 from shoestring.base import streams
 from shoestring.base.streams import ReportStream, message_text, one_line, printable, write_messages
-from shoestring.report.text import plain
 
 RECIPE = """
 import contextlib, logging, os, sys, warnings

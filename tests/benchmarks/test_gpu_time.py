@@ -11,10 +11,10 @@ from benchmarks.gpu import clock, harness, time
 from benchmarks.gpu.cases import Case
 
 from shoestring.base.settings import Settings
-from shoestring.estimate.time import Seconds
 from shoestring.hardware import probe
 from shoestring.hardware.catalog import DEVICES
 from shoestring.hardware.measured import read_measured
+from shoestring.planning.estimate.time import Seconds
 from tests.hardware.measured_files import GPU
 
 LAYER = Case(

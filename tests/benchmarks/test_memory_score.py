@@ -12,9 +12,9 @@ from benchmarks.memory import score, xmem
 from benchmarks.percentiles import percentile
 
 from shoestring.base.errors import UsageError
-from shoestring.estimate.memory import Range
 from shoestring.hardware.catalog import DEVICES
-from shoestring.trace.simulated_device import tensors
+from shoestring.planning.estimate.memory import Range
+from shoestring.planning.trace.simulated_device import tensors
 
 ROW = {
     "id": "X1",

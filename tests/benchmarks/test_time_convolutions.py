@@ -8,7 +8,7 @@ from zipfile import ZipFile
 import pytest
 from benchmarks.time import convolutions
 
-from shoestring.estimate.rates import MEASURED_RATES
+from shoestring.planning.estimate.rates import MEASURED_RATES
 
 MAIN = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
 

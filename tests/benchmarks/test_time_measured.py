@@ -5,7 +5,7 @@ import json
 import pytest
 from benchmarks.time import measured
 
-from shoestring.estimate.time import Seconds
+from shoestring.planning.estimate.time import Seconds
 
 
 def row(updates: tuple[float, ...], catalogue: float, from_file: float) -> measured.Row:

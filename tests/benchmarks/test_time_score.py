@@ -14,8 +14,8 @@ from benchmarks.memory.score import Score
 from benchmarks.time import adaptdl, derive, gavel, score, train
 
 from shoestring.base.errors import UsageError
-from shoestring.estimate.kernels import padded_flops
-from shoestring.estimate.time import Seconds
+from shoestring.planning.estimate.kernels import padded_flops
+from shoestring.planning.estimate.time import Seconds
 
 ROW = {
     "id": "T1",

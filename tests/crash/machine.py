@@ -35,8 +35,8 @@ from tests.crash.sessions_of_machine import (
 from tests.crash.small_disk import SmallDisk
 
 MODULES = {
-    "engine": ["torch", "torch._dynamo", "shoestring.cli.commands", "shoestring.train.loop"],
-    "trainer": ["torch._dynamo", "shoestring.cli.commands", "shoestring.train.loop", "shoestring.integrations.library",
+    "engine": ["torch", "torch._dynamo", "shoestring.cli.commands", "shoestring.training.loop"],
+    "trainer": ["torch._dynamo", "shoestring.cli.commands", "shoestring.training.loop", "shoestring.integrations.library",
                 "transformers.trainer"],
 }  # fmt: skip
 

@@ -21,11 +21,11 @@ import torch
 from torch import nn
 from torch.utils.data import Subset, TensorDataset
 
-from shoestring.checkpoint.manifest import DamagedFileError
-from shoestring.checkpoint.sections import read_sections
-from shoestring.checkpoint.snapshot import HostCopy
-from tests.checkpoint.faults import Disk
+from shoestring.training.checkpoint.manifest import DamagedFileError
+from shoestring.training.checkpoint.sections import read_sections
+from shoestring.training.checkpoint.snapshot import HostCopy
 from tests.sessions import final_bits, session
+from tests.training.checkpoint.faults import Disk
 
 UPDATES_BETWEEN_SAVES = 2
 COPY = "copy the state"

@@ -15,11 +15,11 @@ from torch.utils.data import Subset
 
 import shoestring
 from shoestring.base.errors import ShoestringError
-from shoestring.monitor.events import read
 from shoestring.runs import starting
-from tests.checkpoint.faults import Disk, failing, failing_from
+from shoestring.training.monitor.events import read
 from tests.mine import Mine
 from tests.sessions import final_bits
+from tests.training.checkpoint.faults import Disk, failing, failing_from
 
 ERRORS = (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EIO)
 EVERY = 1 if os.environ.get("SHOESTRING_SOAK") else int(os.environ.get("EVERY", "53"))

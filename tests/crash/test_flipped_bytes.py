@@ -9,7 +9,7 @@ import pytest
 
 import shoestring
 from shoestring.base.errors import ShoestringError
-from shoestring.monitor.events import read
+from shoestring.training.monitor.events import read
 from tests.runs.test_evaluate import planned
 from tests.sessions import light_bits, session
 

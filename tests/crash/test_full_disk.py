@@ -6,11 +6,11 @@ import json
 import pytest
 import torch
 
-from shoestring.monitor.events import read
+from shoestring.training.monitor.events import read
 from tests.by_trainer import KINDS
-from tests.checkpoint.faults import Disk
 from tests.crash.schedule import Small
 from tests.sessions import light_bits, session
+from tests.training.checkpoint.faults import Disk
 
 
 def last_bits(run):

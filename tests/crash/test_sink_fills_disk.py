@@ -6,12 +6,12 @@ import time
 import pytest
 import torch
 
-from shoestring.monitor.events import read
-from shoestring.monitor.sinks import processes
+from shoestring.training.monitor.events import read
+from shoestring.training.monitor.sinks import processes
 from tests.crash.schedule import Small
 from tests.crash.small_disk import SmallDisk
-from tests.monitor.sinks.test_processes import ODD
 from tests.sessions import final_bits, session
+from tests.training.monitor.sinks.test_processes import ODD
 
 
 @pytest.fixture

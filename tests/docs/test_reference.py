@@ -20,18 +20,18 @@ from shoestring import pieces
 from shoestring.base import errors
 from shoestring.base.packages.requirements import Package
 from shoestring.base.renamed import ATTRIBUTES
-from shoestring.check import preflight
-from shoestring.check.probe import probing
 from shoestring.cli.commands import app
 from shoestring.hardware.catalog import DEVICES, Target
-from shoestring.monitor.event_kinds import EVENT_KINDS, EVERY
 from shoestring.remote.kaggle.forecast import write_first_plan
-from shoestring.session.directory import RunDirectory
-from tests.check.sample_facts import make_facts
+from shoestring.runs.check import preflight
+from shoestring.runs.check.probe import probing
+from shoestring.training.monitor.event_kinds import EVENT_KINDS, EVERY
+from shoestring.training.session.directory import RunDirectory
 from tests.hardware.measured_files import GPU
 from tests.readers import WORK
 from tests.remote.kaggle.memory_kaggle import MemoryKaggle
 from tests.remote.kaggle.test_chain import finish
+from tests.runs.check.sample_facts import make_facts
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "shoestring"

@@ -5,8 +5,8 @@ import torch
 import torch.distributed as dist
 
 from shoestring.base.errors import RunError
-from shoestring.engine.parallel.ranks import PeerLostError, Ranks
 from shoestring.integrations.agreement import Agreement
+from shoestring.training.engine.parallel.ranks import PeerLostError, Ranks
 from tests.ranks import run_ranks
 
 COLLECTIVES = (

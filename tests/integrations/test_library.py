@@ -10,7 +10,7 @@ from transformers import Trainer
 
 from shoestring.base.errors import RunError
 from shoestring.recipe.finding import choose
-from shoestring.session.deadline import Deadline
+from shoestring.training.session.deadline import Deadline
 from tests.integrations.test_trainer import DropoutModel, Sums, make_arguments
 from tests.sessions import run_session
 

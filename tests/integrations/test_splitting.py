@@ -14,7 +14,7 @@ from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTr
 
 from shoestring.base.errors import RunError
 from shoestring.integrations.trainer import surviving
-from shoestring.monitor.events import read
+from shoestring.training.monitor.events import read
 from tests.integrations.test_trainer import UPDATES, DropoutModel, Sums, make_arguments
 from tests.recipes.finetune.tokenizers import make_tokenizer
 

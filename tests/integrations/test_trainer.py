@@ -15,7 +15,7 @@ from transformers import Trainer, TrainingArguments
 
 from shoestring.base.errors import CheckpointError, UsageError
 from shoestring.integrations.trainer import surviving
-from shoestring.monitor.events import read
+from shoestring.training.monitor.events import read
 from tests.remote.backup.example_runs import copier, save
 
 UPDATES = 21

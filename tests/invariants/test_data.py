@@ -12,14 +12,14 @@ import torch
 from torch import nn
 
 from shoestring.base.errors import UsageError
-from shoestring.data import sequential
-from shoestring.data.loading import Loader
-from shoestring.data.order import DataOrder
-from shoestring.data.padding import pad_batch
-from shoestring.data.shards import Shards
-from shoestring.engine.precision import mixed_precision
-from shoestring.engine.update import update
-from shoestring.monitor.events import read
+from shoestring.training.data import sequential
+from shoestring.training.data.loading import Loader
+from shoestring.training.data.order import DataOrder
+from shoestring.training.data.padding import pad_batch
+from shoestring.training.data.shards import Shards
+from shoestring.training.engine.precision import mixed_precision
+from shoestring.training.engine.update import update
+from shoestring.training.monitor.events import read
 from tests.sessions import final_bits, session
 
 CPU = torch.device("cpu")

@@ -11,13 +11,13 @@ from torch.utils.data import TensorDataset
 
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
-from shoestring.engine.state import build
-from shoestring.monitor.events import read
 from shoestring.recipe.finding import choose
 from shoestring.runs.replay import replay
 from shoestring.runs.saved_model import open_saved
-from shoestring.session.directory import RunDirectory
-from shoestring.session.stored import StoredPlan
+from shoestring.training.engine.state import build
+from shoestring.training.monitor.events import read
+from shoestring.training.session.directory import RunDirectory
+from shoestring.training.session.stored import StoredPlan
 from tests.ranks import run_ranks
 from tests.sessions import CPU, final_bits, session
 

@@ -4,15 +4,15 @@ import pytest
 import torch
 from torch import nn
 
-from shoestring.data.batches import collate_function, fetch
-from shoestring.data.order import DataOrder
-from shoestring.data.seeding import derive, seed_all
-from shoestring.engine.precision import mixed_precision
-from shoestring.engine.update import update
-from shoestring.monitor.events import read
 from shoestring.recipe.finding import choose
 from shoestring.recipe.microbatches import split
-from shoestring.train import loop
+from shoestring.training import loop
+from shoestring.training.data.batches import collate_function, fetch
+from shoestring.training.data.order import DataOrder
+from shoestring.training.data.seeding import derive, seed_all
+from shoestring.training.engine.precision import mixed_precision
+from shoestring.training.engine.update import update
+from shoestring.training.monitor.events import read
 from tests.contrastive import InfoNCE
 from tests.sessions import final_bits, session
 

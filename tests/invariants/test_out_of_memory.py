@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from shoestring.monitor.events import current, read
+from shoestring.training.monitor.events import current, read
 from tests.sessions import light_bits, session
 
 EFFECTIVE, MICRO = 32, 8

@@ -10,13 +10,13 @@ from torch import nn
 from shoestring.base.settings import Settings
 from shoestring.base.units import MIB
 from shoestring.hardware import targets
-from shoestring.plan.candidates import Candidates
-from shoestring.plan.estimate import make_estimate
-from shoestring.plan.gpus import search
-from shoestring.plan.plan import make_plan
-from shoestring.plan.search import fastest
+from shoestring.planning.candidates import Candidates
+from shoestring.planning.estimation import make_estimate
+from shoestring.planning.gpus import search
+from shoestring.planning.plan import make_plan
+from shoestring.planning.search import fastest
 from shoestring.recipe.finding import find
-from tests.plan.shared_tracers import cached_traces, tracer  # noqa: F401 - a fixture
+from tests.planning.shared_tracers import cached_traces, tracer  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.usefixtures("cached_traces")
 

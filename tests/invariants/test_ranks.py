@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from shoestring.monitor.events import read
+from shoestring.training.monitor.events import read
 from tests.ranks import run_ranks
 from tests.sessions import final_bits, session
 

@@ -8,14 +8,14 @@ import random
 import pytest
 
 from shoestring.base.settings import Settings
-from shoestring.estimate.calibration import Calibration
-from shoestring.estimate.spread import Spread
 from shoestring.hardware import cpu_rates, probe, targets
 from shoestring.hardware.cpu_rates import CpuRates
-from shoestring.plan.candidates import Candidates
-from shoestring.plan.gpus import search
+from shoestring.planning.candidates import Candidates
+from shoestring.planning.estimate.calibration import Calibration
+from shoestring.planning.estimate.spread import Spread
+from shoestring.planning.gpus import search
+from shoestring.planning.trace import Tracer
 from shoestring.recipe.finding import choose
-from shoestring.trace import Tracer
 from tests.hardware.measured_files import CPU
 
 SLOW = pytest.mark.slow

@@ -9,10 +9,10 @@ import torch.distributed.fsdp  # before the ranks are forked
 from torch import nn
 
 from shoestring.base.errors import UsageError
-from shoestring.checkpoint.sections import read_sections
-from shoestring.checkpoint.weights import load_weights
-from shoestring.engine.parallel.ranks import PeerLostError
-from shoestring.monitor.events import read
+from shoestring.training.checkpoint.sections import read_sections
+from shoestring.training.checkpoint.weights import load_weights
+from shoestring.training.engine.parallel.ranks import PeerLostError
+from shoestring.training.monitor.events import read
 from tests.invariants.test_ranks import Failing, Tokens
 from tests.ranks import run_ranks
 from tests.sessions import light_bits, session
@@ -167,7 +167,7 @@ def test_out_of_memory_on_all_ranks(tmp_path):
 )
 def test_out_of_memory_on_one_rank(tmp_path, monkeypatch, ranks, fails_at, statuses):
     """Where another rank waits in a collective, both end; the next session begins with half the microbatch."""
-    monkeypatch.setattr("shoestring.engine.parallel.ranks._PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr("shoestring.training.engine.parallel.ranks._PATIENCE_SECONDS", 0.3)
     run = tmp_path / "run"
     assert set(train_failing(run, tmp_path, ranks=ranks, **fails_at)) == statuses
     if statuses != {0}:

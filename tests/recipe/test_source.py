@@ -9,12 +9,12 @@ import torch
 
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
-from shoestring.data.workers import _RequestDataset
-from shoestring.engine.environment import environment, require_same
 from shoestring.hardware import targets
-from shoestring.plan import phases
-from shoestring.plan.counts import Counts
+from shoestring.planning import phases
+from shoestring.planning.counts import Counts
 from shoestring.recipe.finding import find
+from shoestring.training.data.workers import _RequestDataset
+from shoestring.training.engine.environment import environment, require_same
 
 RECIPE = """
 class Mine:

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import torch
 
-from shoestring.checkpoint.light import save_light
-from shoestring.data.seeding import derive, seed_all
 from shoestring.recipe.finding import choose
-from shoestring.session.directory import RunDirectory
-from shoestring.session.stored import StoredPlan
+from shoestring.training.checkpoint.light import save_light
+from shoestring.training.data.seeding import derive, seed_all
+from shoestring.training.session.directory import RunDirectory
+from shoestring.training.session.stored import StoredPlan
 
 
 def save_untrained(run: Path, recipe: str, **options: object) -> torch.nn.Module:

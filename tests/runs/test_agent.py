@@ -11,13 +11,13 @@ import pytest
 
 from shoestring.base.errors import UsageError
 from shoestring.runs import agent
-from shoestring.session.signals import StopSignals
-from shoestring.session.supervisor import supervise
+from shoestring.training.session.signals import StopSignals
+from shoestring.training.session.supervisor import supervise
 
 RANK = """
 import os, signal, sys, time
 from pathlib import Path
-from shoestring.session.rank_channel import RankChannel
+from shoestring.training.session.rank_channel import RankChannel
 
 channel = RankChannel()
 rank, start = channel.rank, int(os.environ["TORCHELASTIC_RESTART_COUNT"])
@@ -132,7 +132,7 @@ def test_stop_is_forwarded_once(run_ranks, tmp_path):
 
     threading.Thread(target=send).start()
     end, restarts, files = run_ranks("""
-from shoestring.session.signals import StopSignals
+from shoestring.training.session.signals import StopSignals
 received = []
 with StopSignals() as signals:
     signal.signal(signal.SIGINT, lambda *_: received.append(1))

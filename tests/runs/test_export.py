@@ -19,8 +19,8 @@ import shoestring
 from shoestring.base.errors import CheckpointError, RunError, UsageError
 from shoestring.recipe.exports import Exported, Format, OnnxGraph
 from shoestring.runs import export as exporting
-from shoestring.session.directory import RunDirectory
-from shoestring.session.stored import StoredState
+from shoestring.training.session.directory import RunDirectory
+from shoestring.training.session.stored import StoredState
 from tests.libraries import hide
 from tests.mine import Mine
 

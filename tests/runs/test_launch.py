@@ -12,8 +12,8 @@ from shoestring.base.errors import RunError, UsageError
 from shoestring.hardware import targets
 from shoestring.recipe import near_misses
 from shoestring.runs import starting, training
-from shoestring.session.stop import SessionOver
-from shoestring.session.stored import resume_command
+from shoestring.training.session.stop import SessionOver
+from shoestring.training.session.stored import resume_command
 from tests.mine import Mine
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import shoestring
 from shoestring.base.errors import UsageError
-from shoestring.monitor.events import read
+from shoestring.training.monitor.events import read
 from tests.libraries import hide
 from tests.mine import Mine
 

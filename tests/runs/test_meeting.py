@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from shoestring.base.errors import RunError, ShoestringError, UsageError
-from shoestring.engine.parallel.joining import open_store
 from shoestring.runs import meeting
 from shoestring.runs.meeting import Meeting, leading
-from shoestring.session.directory import RunDirectory
-from shoestring.session.launcher import Launcher
+from shoestring.training.engine.parallel.joining import open_store
+from shoestring.training.session.directory import RunDirectory
+from shoestring.training.session.launcher import Launcher
 
 STOP = SimpleNamespace(reason=lambda: None)
 

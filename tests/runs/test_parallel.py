@@ -9,15 +9,15 @@ import pytest
 import shoestring
 from shoestring.base.errors import RunError, UsageError
 from shoestring.base.settings import Settings
-from shoestring.checkpoint.store import Store
-from shoestring.monitor.events import Events, read
 from shoestring.runs import agent, parallel
 from shoestring.runs.parallel import process_count, train_in_ranks
 from shoestring.runs.training import LaunchRequest
-from shoestring.session.deadline import Deadline
-from shoestring.session.directory import RunDirectory
-from shoestring.session.signals import StopSignals
-from shoestring.session.stop import Stop
+from shoestring.training.checkpoint.store import Store
+from shoestring.training.monitor.events import Events, read
+from shoestring.training.session.deadline import Deadline
+from shoestring.training.session.directory import RunDirectory
+from shoestring.training.session.signals import StopSignals
+from shoestring.training.session.stop import Stop
 from tests.runs.test_agent import HANG, RANK
 
 MINE = """

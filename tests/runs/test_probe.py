@@ -11,9 +11,9 @@ import pytest
 
 import shoestring
 from shoestring.base.processes import is_running
-from shoestring.check.probe import probing
-from shoestring.checkpoint.store import Store
-from shoestring.plan.measurement import Measurement
+from shoestring.planning.measurement import Measurement
+from shoestring.runs.check.probe import probing
+from shoestring.training.checkpoint.store import Store
 
 MINE = """
 import os, pathlib, time

@@ -13,8 +13,8 @@ import torch
 import shoestring
 from shoestring.base.errors import RunError, UsageError
 from shoestring.recipe.finding import choose
-from shoestring.session.directory import RunDirectory
-from shoestring.session.stored import StoredPlan
+from shoestring.training.session.directory import RunDirectory
+from shoestring.training.session.stored import StoredPlan
 from tests.by_trainer import ByTrainer
 from tests.runs.noisy_recipe import Noisy
 from tests.sessions import session

@@ -8,17 +8,17 @@ import time
 
 import pytest
 
-from shoestring.checkpoint.store import Store
-from shoestring.monitor.events import Events, read
 from shoestring.runs.supervised import newest_update
-from shoestring.session.directory import RunDirectory
+from shoestring.training.checkpoint.store import Store
+from shoestring.training.monitor.events import Events, read
+from shoestring.training.session.directory import RunDirectory
 
 SCRIPT = """
 import os, signal, sys, time
 from pathlib import Path
 from shoestring.base.errors import ShoestringError
 from shoestring.runs.supervised import train_supervised
-from shoestring.session.stored import StoredState
+from shoestring.training.session.stored import StoredState
 
 run = Path(sys.argv[1])
 

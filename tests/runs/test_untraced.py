@@ -7,8 +7,8 @@ import pytest
 
 import shoestring
 from shoestring.base.errors import RunError, TraceError
-from shoestring.check import attempts, measuring
 from shoestring.hardware import targets
+from shoestring.runs.check import attempts, measuring
 from tests.sessions import final_checkpoint
 
 RECIPE = """

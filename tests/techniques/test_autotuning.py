@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from shoestring.monitor.events import read
 from shoestring.techniques import autotuning
+from shoestring.training.monitor.events import read
 from tests.sessions import session
 
 

@@ -7,10 +7,10 @@ from torch.nn import functional
 
 from shoestring.base.settings import Settings
 from shoestring.hardware.catalog import DEVICES
+from shoestring.planning.trace import Tracer
+from shoestring.planning.trace.record import Alloc, Free
 from shoestring.recipe import finding
 from shoestring.techniques.loss import IGNORED, chunked_cross_entropy, chunked_token_losses
-from shoestring.trace import Tracer
-from shoestring.trace.record import Alloc, Free
 
 TOKENS, WIDTH, WORDS = 13, 6, 17
 

@@ -3,8 +3,8 @@ import torch
 from torch import nn
 
 from shoestring.base.errors import UsageError
-from shoestring.data.batches import to_device
 from shoestring.techniques import memory_format
+from shoestring.training.data.batches import to_device
 
 CPU = torch.device("cpu")
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
 from shoestring.base.errors import UsageError
-from shoestring.data.batches import to_device
 from shoestring.techniques import nested
+from shoestring.training.data.batches import to_device
 
 META = torch.device("meta")
 Pair = namedtuple("Pair", "x y")

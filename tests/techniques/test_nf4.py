@@ -78,8 +78,8 @@ def test_real_layers_approximate_the_original():
 @pytest.mark.parametrize("compute", [torch.float32, torch.bfloat16])
 def test_light_weights_are_restored_bit_for_bit(tmp_path, double, compute):
     pytest.importorskip("bitsandbytes")
-    from shoestring.checkpoint.compatibility import state_mismatches
-    from shoestring.checkpoint.light import load_light, save_light
+    from shoestring.training.checkpoint.compatibility import state_mismatches
+    from shoestring.training.checkpoint.light import load_light, save_light
 
     saved, restored = (build_packed_model(seed, double=double, compute=compute) for seed in (0, 1))
     values = torch.randn(8, 64)

@@ -19,9 +19,9 @@ from torch import nn
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from shoestring.data.seeding import derive, seed_all
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipes.chart import Chart, building, training
+from shoestring.training.data.seeding import derive, seed_all
 
 if TYPE_CHECKING:
     from shoestring.recipes.chart.rewards import Reward

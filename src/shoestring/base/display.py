@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 _NOTEBOOK = ("plan", "estimate", "comparison", "check", "outcome", "view")
-RENDERERS = ("shoestring.report.text", *(f"shoestring.report.notebook.{name}" for name in _NOTEBOOK))
+RENDERERS = ("shoestring.answers.text", *(f"shoestring.answers.notebook.{name}" for name in _NOTEBOOK))
 
 
 class Displayed:

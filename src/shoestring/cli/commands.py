@@ -84,7 +84,7 @@ def recipes(
     as_json: Json = False,
 ) -> None:
     """List the built-in recipes, or the options of one recipe."""
-    from shoestring.report.terminal.recipes import options, table
+    from shoestring.answers.terminal.recipes import options, table
 
     recipes = api.recipes(recipe)
     if recipe is None:
@@ -96,7 +96,7 @@ def recipes(
 @_command("targets", "targets --json")
 def targets(as_json: Json = False) -> None:
     """List the targets that a run can be planned for: platforms, GPUs, and this machine."""
-    from shoestring.report.terminal.targets import screen
+    from shoestring.answers.terminal.targets import screen
 
     targets = api.targets()
     print_answer([target.json() for target in targets], as_json, lambda: screen(targets))
@@ -110,7 +110,7 @@ def estimate(
     recipe: Recipe, on: On = "local", set_: Set = None, config_file: Config = None, as_json: Json = False
 ) -> None:
     """Estimate the memory of given settings, part by part, without a GPU."""
-    from shoestring.report.terminal.estimate import screen
+    from shoestring.answers.terminal.estimate import screen
 
     with show_progress(f"tracing one training step of {recipe} for {on}"):
         estimate = api.estimate(recipe, on, **option_values(api.estimate, set_, config_file))
@@ -170,9 +170,9 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Predict whether a run fits, choose its settings, and predict its time, sessions and cost, without a GPU."""
-    from shoestring.report.terminal.comparison import screen as comparison_screen
-    from shoestring.report.terminal.plan import screen as plan_screen
-    from shoestring.report.terminal.plan import summary
+    from shoestring.answers.terminal.comparison import screen as comparison_screen
+    from shoestring.answers.terminal.plan import screen as plan_screen
+    from shoestring.answers.terminal.plan import summary
 
     names = on or (api.priced_targets() if by else ["local"])
     if purpose is Purpose.PREDICT:
@@ -202,7 +202,7 @@ def plan(
 def _plan_inference(recipe: str, names: list[str], values: dict[str, Any], as_json: bool) -> None:
     from rich.console import Group
 
-    from shoestring.report.terminal.inference import screen
+    from shoestring.answers.terminal.inference import screen
 
     with show_progress(f"planning predictions of {recipe} for {', '.join(names)}"):
         plans = [api.plan_inference(recipe, name, **values) for name in api.target_names(names)]
@@ -251,7 +251,7 @@ def check(
     With --measure, write the rates of its GPU to a file that --on and --calibrate take; with --lengths, the lengths of
     the recipe's samples to a file for --set lengths=FILE.
     """
-    from shoestring.report.terminal.checked import screen
+    from shoestring.answers.terminal.checked import screen
 
     if lengths is not None:
         if recipe is None or measure is not None:
@@ -273,7 +273,7 @@ def check(
 
 def _write_lengths(recipe: str, file: Path, overwrite: bool, values: dict[str, Any], as_json: bool) -> None:
     """Write the lengths of the recipe's samples to `file`."""
-    from shoestring.report.terminal.lengths import screen
+    from shoestring.answers.terminal.lengths import screen
 
     with show_seconds_left(f"reading the data of {recipe}") as progress:
         lengths = api.write_lengths(recipe, file, overwrite=overwrite, progress=progress, **values)
@@ -282,7 +282,7 @@ def _write_lengths(recipe: str, file: Path, overwrite: bool, values: dict[str, A
 
 def _measure(file: Path, on: str, check_arguments: list[str], overwrite: bool, as_json: bool) -> None:
     """Measure this machine; `check_arguments` are arguments that only a check has."""
-    from shoestring.report.terminal.measured import screen
+    from shoestring.answers.terminal.measured import screen
 
     if extra := " ".join(filter(None, check_arguments)):
         raise UsageError(
@@ -363,8 +363,8 @@ def train(
         _train(recipe, {**session, **arguments}, as_json)
         return
     # The supervisor prints an outcome if it has to end the session, and has no time for imports then.
-    importlib.import_module("shoestring.report.terminal.outcome")
-    importlib.import_module("shoestring.report.terminal.console")
+    importlib.import_module("shoestring.answers.terminal.outcome")
+    importlib.import_module("shoestring.answers.terminal.console")
     session["started"] = api.process_started()  # the limit of a session includes the time of the imports
     work: Callable[[], None] = partial(_train, recipe, {**session, **arguments}, as_json)
     if config_file:
@@ -384,7 +384,7 @@ def _train(recipe: str, arguments: dict[str, Any], as_json: bool) -> None:
 def _print_outcome(outcome: Any, recipe: str, run: Path, as_json: bool) -> None:
     if not api.is_first_process():
         return
-    from shoestring.report.terminal.outcome import screen
+    from shoestring.answers.terminal.outcome import screen
 
     print_answer(asdict(outcome), as_json, lambda: screen(outcome, recipe, run))
     if error := streams.lost_output():  # the session is not a failure
@@ -417,7 +417,7 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Compute the metrics of saved weights on the run's data or on other data. The run is not changed."""
-    from shoestring.report.terminal.evaluated import screen
+    from shoestring.answers.terminal.evaluated import screen
 
     evaluated = api.evaluate(
         directory,
@@ -457,7 +457,7 @@ def export(
 
     The outputs of the export are compared with those of the model.
     """
-    from shoestring.report.terminal.exported import screen
+    from shoestring.answers.terminal.exported import screen
 
     values = option_values(api.export, set_, config_file)
     with show_progress(f"exporting {directory} to {to}"):
@@ -493,7 +493,7 @@ def predict(
     The status is 1 if an input cannot be used; all others are predicted. Without data, on a terminal, a language model
     answers what you type.
     """
-    from shoestring.report.terminal.predictions import messages
+    from shoestring.answers.terminal.predictions import messages
 
     if as_json and out is None:
         raise UsageError("--json prints the outcome, and without --out the rows are printed", hint="add --out PATH")
@@ -543,7 +543,7 @@ def replay(
 
     It begins with the nearest checkpoint before the update. The run is not changed.
     """
-    from shoestring.report.terminal.replayed import screen
+    from shoestring.answers.terminal.replayed import screen
 
     replayed = api.replay(
         run, update, recipe=recipe, on=on, debug=debug, **option_values(api.replay, set_, config_file)
@@ -579,7 +579,7 @@ def notebook(
 
     DIR gets notebook.ipynb and kernel-metadata.json, ready for `kaggle kernels push -p DIR`.
     """
-    from shoestring.report.terminal.notebook import screen
+    from shoestring.answers.terminal.notebook import screen
 
     values = option_values(api.notebook, set_, config_file)
     written = api.notebook(recipe, on, out=out, user=user, internet=internet, allow_cpu=allow_cpu, **values)
@@ -603,8 +603,8 @@ def watch(
     ] = False,
 ) -> None:
     """Show a run while it trains, until it is finished or Ctrl-C is pressed. Its directory is only read."""
-    from shoestring.report.terminal.watched import Screen
-    from shoestring.report.terminal.watching import show
+    from shoestring.answers.terminal.watched import Screen
+    from shoestring.answers.terminal.watching import show
 
     views = api.watch(run, page=page)
     with show_progress(f"reading {run}"):

@@ -88,8 +88,8 @@ def start(
 
     Ctrl-C or a sleeping laptop does not stop the session on Kaggle: the same command finds it again.
     """
-    from shoestring.report.terminal.kaggle import preview_screen, screen
-    from shoestring.report.terminal.plan import summary
+    from shoestring.answers.terminal.kaggle import preview_screen, screen
+    from shoestring.answers.terminal.plan import summary
 
     session: dict[str, Any] = {
         "run": run,
@@ -149,7 +149,7 @@ ChainDir = Annotated[
 @_command("status --run runs/temporal", "status --run runs/temporal --json")
 def status(run: ChainDir, as_json: Json = False) -> None:
     """Show how far the run on Kaggle is. Nothing is changed."""
-    from shoestring.report.terminal.kaggle import screen
+    from shoestring.answers.terminal.kaggle import screen
 
     chain = api_kaggle.status(run)
     print_answer(chain, as_json, lambda: screen(chain, run))
@@ -165,7 +165,7 @@ def watch(run: ChainDir, every: Every = _EVERY) -> None:
 @_command("fetch --run runs/temporal", "fetch --run runs/temporal --json")
 def fetch(run: ChainDir, as_json: Json = False) -> None:
     """Download the newest checkpoint, weights and events to DIR, where `shoestring train` can go on with the run."""
-    from shoestring.report.terminal.kaggle import screen
+    from shoestring.answers.terminal.kaggle import screen
 
     chain = api_kaggle.fetch(run)
     print_answer(chain, as_json, lambda: screen(chain, run))
@@ -179,7 +179,7 @@ def stop(
     as_json: Json = False,
 ) -> None:
     """Delete the kernels that may run: the only thing that ends their use of the quota."""
-    from shoestring.report.terminal.kaggle import screen
+    from shoestring.answers.terminal.kaggle import screen
 
     chain = api_kaggle.stop(
         run,

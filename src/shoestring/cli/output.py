@@ -57,7 +57,7 @@ def print_answer(facts: Any, as_json: bool, screen: Callable[[], Any]) -> None:
     if as_json:
         print(json.dumps(facts, indent=1, allow_nan=False), file=streams.answer_stream())
         return
-    from shoestring.report.terminal.console import SafeConsole
+    from shoestring.answers.terminal.console import SafeConsole
 
     SafeConsole(file=streams.answer_stream()).print(screen(), crop=False)  # commands stay on one line, however long
 
@@ -89,7 +89,7 @@ def show_progress(text: str) -> Any:
 
     from rich.text import Text
 
-    from shoestring.report.terminal.console import SafeConsole
+    from shoestring.answers.terminal.console import SafeConsole
 
     console = SafeConsole(stderr=True)
     return console.status(Text(f"{text} …")) if console.is_terminal else nullcontext()
@@ -103,8 +103,8 @@ def show_seconds_left(text: str) -> Iterator[Callable[[float], None]]:
     """
     from rich.text import Text
 
+    from shoestring.answers.terminal.console import SafeConsole
     from shoestring.base.units import seconds_text
-    from shoestring.report.terminal.console import SafeConsole
 
     console = SafeConsole(stderr=True)
     if console.is_terminal:

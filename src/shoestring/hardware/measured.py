@@ -1,7 +1,7 @@
 """Rates of a device that were measured on it, and the JSON file that has them (`shoestring check --measure FILE`).
 
 The file has timings as they were measured: of operators by name and shape, of the host, of copies. What they mean for a
-prediction is decided when they are read (`estimate/measured_rates.py`).
+prediction is decided when they are read (`planning/estimate/measured_rates.py`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class OperatorTiming(Timing):
     """Bytes read and written if every operand is moved once."""
     launches: int = 1
     shape: tuple[int, ...] = ()
-    """As in `trace/products.py`; empty for operators that are neither products nor convolutions."""
+    """As in `planning/trace/products.py`; empty for operators that are neither products nor convolutions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +157,7 @@ REQUIRED = ("aten::mm", "aten::add.Tensor", "aten::_softmax", "aten::native_laye
 """Operators without whose timings, in fp32, there is no estimate."""
 _WITH_SHAPE = ("aten::mm", "aten::bmm", "aten::convolution", "aten::convolution_backward")
 _PRODUCT_LENGTH, _CONVOLUTION_LENGTH = 4, 11
-"""Lengths of shapes in `trace/products.py`; the last entry of a convolution's is 0 or 1, its layout."""
+"""Lengths of shapes in `planning/trace/products.py`; the last entry of a convolution's is 0 or 1, its layout."""
 
 _SUMMARIZED: Mapping[str, str] = {
     "aten::mm": "products",

@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 
 from shoestring.base.streams import flush
-from shoestring.engine.memory import Failure, out_of_memory_message
-from shoestring.engine.parallel.ranks import Ranks, noticing_lost_peers
+from shoestring.training.engine.memory import Failure, out_of_memory_message
+from shoestring.training.engine.parallel.ranks import Ranks, noticing_lost_peers
 
 _COLLECTIVES = (
     "all_gather",

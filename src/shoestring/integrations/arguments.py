@@ -11,8 +11,8 @@ from typing import Any
 
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
-from shoestring.engine.parallel.ranks import Ranks
 from shoestring.integrations import private_parts
+from shoestring.training.engine.parallel.ranks import Ranks
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """The callbacks through which a library's trainer calls the steps of training.
 
-| step of `train/steps.py` | where the engine's own loop calls it | where a library's trainer does |
+| step of `training/steps.py` | where the engine's own loop calls it | where a library's trainer does |
 |---|---|---|
 | `begin` | `setup` | `on_train_begin`, when the number of updates is known |
 | `before_update` | the loop | `on_train_begin`, `end_update` |
@@ -20,15 +20,15 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from shoestring.data.seeding import derive, seed_all
 from shoestring.integrations import private_parts
 from shoestring.integrations.evaluations import Evaluations, final_metrics
 from shoestring.integrations.exchange import GradientExchange
 from shoestring.integrations.private_parts import find_order_generator, is_between_cycles
 from shoestring.integrations.session import TrainerSession
 from shoestring.integrations.splitting import SplitUpdates
-from shoestring.session.stop import SessionOver
-from shoestring.train import steps
+from shoestring.training import steps
+from shoestring.training.data.seeding import derive, seed_all
+from shoestring.training.session.stop import SessionOver
 
 
 class TrainingEnded(Exception):  # noqa: N818  (an event that unwinds the library's loop, not an error)

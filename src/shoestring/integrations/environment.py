@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from shoestring.engine.environment import device_name
-from shoestring.engine.parallel.ranks import Ranks
+from shoestring.training.engine.environment import device_name
+from shoestring.training.engine.parallel.ranks import Ranks
 
 _LIBRARIES = ("transformers", "accelerate", "peft", "trl")
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shoestring.integrations.session import TrainerSession
-from shoestring.train.weights import load_best, save_best
+from shoestring.training.weights import load_best, save_best
 
 _PREFIX = "eval_"
 _MEASURED = ("_runtime", "_samples_per_second", "_steps_per_second", "_model_preparation_time")

@@ -10,13 +10,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from shoestring.engine import foreach
-from shoestring.engine.memory import Failure
-from shoestring.engine.parallel.buckets import Buckets
-from shoestring.engine.parallel.buffers import ShardBuffers
-from shoestring.engine.parallel.ranks import Ranks
-from shoestring.engine.parallel.tree import Sums
-from shoestring.engine.parallel.updates import complete
+from shoestring.training.engine import foreach
+from shoestring.training.engine.memory import Failure
+from shoestring.training.engine.parallel.buckets import Buckets
+from shoestring.training.engine.parallel.buffers import ShardBuffers
+from shoestring.training.engine.parallel.ranks import Ranks
+from shoestring.training.engine.parallel.tree import Sums
+from shoestring.training.engine.parallel.updates import complete
 
 
 class GradientExchange:

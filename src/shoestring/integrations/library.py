@@ -7,18 +7,18 @@ from contextlib import ExitStack
 from typing import Any
 
 from shoestring.base.errors import RunError
-from shoestring.data.seeding import derive, seed_all
-from shoestring.engine.memory import Failure, catch_out_of_memory
-from shoestring.engine.precision import mixed_precision
 from shoestring.integrations.arguments import recomputes
 from shoestring.integrations.callback import TrainingEnded
 from shoestring.integrations.environment import library_versions, processes_fact
 from shoestring.integrations.state import LibraryState
 from shoestring.integrations.trainer import ResumableTrainer
 from shoestring.techniques.fallbacks import Sizes
-from shoestring.train import steps
-from shoestring.train.request import SessionRequest
-from shoestring.train.session import TrainingSession
+from shoestring.training import steps
+from shoestring.training.data.seeding import derive, seed_all
+from shoestring.training.engine.memory import Failure, catch_out_of_memory
+from shoestring.training.engine.precision import mixed_precision
+from shoestring.training.request import SessionRequest
+from shoestring.training.training_session import TrainingSession
 
 
 class LibraryUpdates:

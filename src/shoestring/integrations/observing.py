@@ -7,8 +7,8 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from shoestring.engine.observation import Observation
 from shoestring.integrations.callback import TrainingEnded
+from shoestring.training.engine.observation import Observation
 
 
 class FetchedSamples:

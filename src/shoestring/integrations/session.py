@@ -7,15 +7,15 @@ import time
 from functools import cached_property
 from typing import Any
 
-from shoestring.engine.parallel.ranks import Ranks
 from shoestring.integrations.agreement import Agreement
 from shoestring.integrations.private_parts import loss_since_log
 from shoestring.integrations.state import LibraryState
-from shoestring.monitor.host_memory import host_memory
-from shoestring.monitor.sampling import sample
-from shoestring.session.stop import SessionOver
-from shoestring.train import steps
-from shoestring.train.session import TrainingSession
+from shoestring.training import steps
+from shoestring.training.engine.parallel.ranks import Ranks
+from shoestring.training.monitor.host_memory import host_memory
+from shoestring.training.monitor.sampling import sample
+from shoestring.training.session.stop import SessionOver
+from shoestring.training.training_session import TrainingSession
 
 
 class TrainerSession:

@@ -31,11 +31,6 @@ from shoestring.base.settings import Settings
 from shoestring.base.streams import write_messages
 from shoestring.base.system_errors import explaining
 from shoestring.base.units import count_text
-from shoestring.checkpoint.store import Restored, Store
-from shoestring.checkpoint.trained import frozen_digest
-from shoestring.engine.determinism import deterministic
-from shoestring.engine.parallel.ranks import ONE_RANK, Ranks
-from shoestring.engine.precision import mixed_precision
 from shoestring.integrations import private_parts
 from shoestring.integrations.arguments import notes, refuse_arguments, refuse_distribution
 from shoestring.integrations.callback import StepsCallback
@@ -50,14 +45,19 @@ from shoestring.integrations.session import TrainerSession
 from shoestring.integrations.splitting import make_splitting_class
 from shoestring.integrations.state import LibraryState
 from shoestring.remote.backup.processes import copying, require_elsewhere, restoring
-from shoestring.session.directory import RunDirectory
-from shoestring.session.stop import SessionOver, Stop, session
-from shoestring.session.stored import StoredPlan
 from shoestring.techniques.fallbacks import Sizes
-from shoestring.train.record import Record
-from shoestring.train.request import SessionRequest
-from shoestring.train.session import TrainingSession
-from shoestring.train.setup import complete_weights, load_newest, run_saver, run_store
+from shoestring.training.checkpoint.store import Restored, Store
+from shoestring.training.checkpoint.trained import frozen_digest
+from shoestring.training.engine.determinism import deterministic
+from shoestring.training.engine.parallel.ranks import ONE_RANK, Ranks
+from shoestring.training.engine.precision import mixed_precision
+from shoestring.training.record import Record
+from shoestring.training.request import SessionRequest
+from shoestring.training.session.directory import RunDirectory
+from shoestring.training.session.stop import SessionOver, Stop, session
+from shoestring.training.session.stored import StoredPlan
+from shoestring.training.setup import complete_weights, load_newest, run_saver, run_store
+from shoestring.training.training_session import TrainingSession
 
 if TYPE_CHECKING:
     from transformers import Trainer

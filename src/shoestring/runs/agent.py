@@ -26,14 +26,14 @@ from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCP
 
 from shoestring.base.errors import RunError, ShoestringError
 from shoestring.base.units import seconds_text
-from shoestring.session.rank_channel import (
+from shoestring.training.session.rank_channel import (
     OUT_OF_MEMORY_STATUS,
     PEER_LOST_STATUS,
     SILENCE_SECONDS,
     AgentChannel,
     Silence,
 )
-from shoestring.session.signals import StopSignals
+from shoestring.training.session.signals import StopSignals
 
 MOST_RESTARTS = 3
 """In a session: what kills a rank four times is not an accident."""
@@ -70,7 +70,7 @@ class RanksEnd:
 class Agent(LocalElasticAgent):
     """Starts `command` as `ranks` processes, each until all have ended.
 
-    Each start has a job of its own, which `make_job` returns (`session/rank_channel.py`).
+    Each start has a job of its own, which `make_job` returns (`training/session/rank_channel.py`).
     """
 
     def __init__(

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from shoestring.base.errors import UsageError
-from shoestring.estimate.calibration import Calibration, calibration
-from shoestring.estimate.spread import Spread
 from shoestring.hardware.measured import SUFFIX, read_measured
-from shoestring.monitor.events import read
-from shoestring.session.directory import RunDirectory
+from shoestring.planning.estimate.calibration import Calibration, calibration
+from shoestring.planning.estimate.spread import Spread
+from shoestring.training.monitor.events import read
+from shoestring.training.session.directory import RunDirectory
 
 
 def load_calibration(run: Path) -> Calibration:

@@ -38,8 +38,8 @@ def converse(
     if saved.loaded.parts.converse is None:
         return False
 
-    from shoestring.engine.determinism import deterministic
-    from shoestring.engine.memory import explaining_out_of_memory
+    from shoestring.training.engine.determinism import deterministic
+    from shoestring.training.engine.memory import explaining_out_of_memory
 
     with deterministic(), exits_as_errors(), saved.preprocessing() as notes:
         with explaining_out_of_memory("loading the model and its weights"):
@@ -114,8 +114,8 @@ def _pieces(saved: SavedModel, model: "nn.Module", messages: list[dict[str, str]
     """
     import torch
 
-    from shoestring.data.seeding import derive, seed_all
-    from shoestring.engine.memory import Failure, catch_out_of_memory, free_unused_memory
+    from shoestring.training.data.seeding import derive, seed_all
+    from shoestring.training.engine.memory import Failure, catch_out_of_memory, free_unused_memory
 
     converse = saved.loaded.parts.converse
     assert converse is not None

@@ -7,8 +7,8 @@ from pathlib import Path
 from shoestring.base.errors import DataError
 from shoestring.base.system_errors import explain
 from shoestring.base.units import MIB
-from shoestring.checkpoint.files import sha256
-from shoestring.checkpoint.manifest import MANIFEST
+from shoestring.training.checkpoint.files import sha256
+from shoestring.training.checkpoint.manifest import MANIFEST
 
 _MAX_CONTENT_BYTES = 512 * MIB
 """A second of reading; larger folders are recognized without it."""

@@ -11,8 +11,6 @@ from shoestring.base.display import Displayed
 from shoestring.base.errors import RunError, UsageError
 from shoestring.base.failures import exits_as_errors
 from shoestring.base.system_errors import explaining
-from shoestring.checkpoint.files import replace
-from shoestring.data.seeded import seeded_data
 from shoestring.recipe.inputs import Input
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.subset import Subset
@@ -21,11 +19,13 @@ from shoestring.runs.predictions import without_files
 from shoestring.runs.predictor import Predictor
 from shoestring.runs.rows import SUFFIXES, RowWriter, is_csv, is_row_file
 from shoestring.runs.saved_model import SavedModel, open_saved
+from shoestring.training.checkpoint.files import replace
+from shoestring.training.data.seeded import seeded_data
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from shoestring.session.stop import Stop
+    from shoestring.training.session.stop import Stop
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,11 +74,11 @@ def evaluate(
     if out:
         _require_writable(saved.loaded, out)
 
-    from shoestring.engine.determinism import deterministic
-    from shoestring.engine.environment import device_name
-    from shoestring.engine.memory import explaining_out_of_memory
-    from shoestring.session.stop import SessionOver, session
-    from shoestring.train.evaluation import split_evidence
+    from shoestring.training.engine.determinism import deterministic
+    from shoestring.training.engine.environment import device_name
+    from shoestring.training.engine.memory import explaining_out_of_memory
+    from shoestring.training.evaluation import split_evidence
+    from shoestring.training.session.stop import SessionOver, session
 
     if first is not None and first < 1:
         raise UsageError(f"--first {first}: must be at least 1", hint="leave it out to evaluate all samples")
@@ -158,8 +158,8 @@ def _evaluated_parts(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _compute_metrics(saved: SavedModel, model: "nn.Module", dataset: Any, stop: "Stop") -> dict[str, Any]:
     """Return the recipe's metrics on a part of the data, with smaller microbatches on out-of-memory."""
-    from shoestring.engine.recovery import Recovering
-    from shoestring.train.evaluation import evaluate as evaluate_dataset
+    from shoestring.training.engine.recovery import Recovering
+    from shoestring.training.evaluation import evaluate as evaluate_dataset
 
     precision = saved.mixed_precision()
 

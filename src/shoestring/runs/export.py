@@ -14,14 +14,14 @@ from shoestring.base.errors import RunError, ShoestringError, UsageError
 from shoestring.base.failures import exits_as_errors
 from shoestring.base.reading import read_blocks
 from shoestring.base.units import MIB
-from shoestring.checkpoint.files import directory_bytes, json_text, write_file, write_text
-from shoestring.checkpoint.folder import write_folder
-from shoestring.data.seeded import seeded_data
 from shoestring.recipe.exports import Exported, Format
 from shoestring.recipe.options import LoadedRecipe, option_fields, own_fields
 from shoestring.runs import export_folder, model_card, onnx
 from shoestring.runs.provenance import describe_origin, read_metrics
 from shoestring.runs.saved_model import SavedModel, open_saved
+from shoestring.training.checkpoint.files import directory_bytes, json_text, write_file, write_text
+from shoestring.training.checkpoint.folder import write_folder
+from shoestring.training.data.seeded import seeded_data
 from shoestring.version import __version__
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class _Opened:
 
     def samples(self) -> list[list[Any]]:
         """Return lists of `BATCH_SIZES` samples, spread over the first part that the model was not trained on."""
-        from shoestring.data.seeding import derive, seed_host
+        from shoestring.training.data.seeding import derive, seed_host
 
         part = next(self.data[name] for name in ("validation", "test", "train") if len(self.data.get(name, ())))
         total = sum(BATCH_SIZES)
@@ -109,8 +109,8 @@ def export(
 
     import torch
 
-    from shoestring.engine.determinism import deterministic
-    from shoestring.engine.memory import explaining_out_of_memory
+    from shoestring.training.engine.determinism import deterministic
+    from shoestring.training.engine.memory import explaining_out_of_memory
 
     with deterministic(), exits_as_errors(), saved.preprocessing() as notes, torch.no_grad():
         with explaining_out_of_memory("loading the data, data()"):
@@ -259,7 +259,7 @@ def _important_options(loaded: LoadedRecipe) -> dict[str, Any]:
 
 
 def _write_onnx(loaded: LoadedRecipe, model: "nn.Module", folder: Path, samples: Sequence[Sequence[Any]]) -> Exported:
-    from shoestring.data.batches import evaluation_collate_function
+    from shoestring.training.data.batches import evaluation_collate_function
 
     assert loaded.parts.onnx
     return onnx.write(loaded.parts.onnx(model), folder, list(map(evaluation_collate_function(loaded.recipe), samples)))
@@ -267,7 +267,7 @@ def _write_onnx(loaded: LoadedRecipe, model: "nn.Module", folder: Path, samples:
 
 def _write_safetensors(loaded: LoadedRecipe, model: "nn.Module", folder: Path, _samples: Sequence[Any]) -> Exported:
     """Write all weights, or the adapter alone, as the run stores weights to use; every byte is read back."""
-    from shoestring.checkpoint.light import save_light
+    from shoestring.training.checkpoint.light import save_light
 
     path = save_light(folder, model, {"recipe": loaded.name})
     write_text(

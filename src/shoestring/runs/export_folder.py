@@ -19,7 +19,7 @@ from shoestring.base.processes import is_running
 from shoestring.base.reading import read_json
 from shoestring.base.system_errors import explaining
 from shoestring.base.units import bytes_text
-from shoestring.checkpoint.files import (
+from shoestring.training.checkpoint.files import (
     directory_bytes,
     json_text,
     matches_digest,

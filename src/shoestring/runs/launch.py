@@ -10,11 +10,8 @@ from shoestring.base.settings import Settings
 from shoestring.base.streams import write_messages
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Target
-from shoestring.monitor.events import is_changed, read
-from shoestring.monitor.sinks.names import of_earlier_sessions, require
-from shoestring.monitor.sinks.processes import writing_logs
-from shoestring.plan.commands import is_sent
-from shoestring.plan.plan import Plan
+from shoestring.planning.commands import is_sent
+from shoestring.planning.plan import Plan
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.remote.backup.processes import copying, require_elsewhere, restoring
 from shoestring.runs.meeting import Meeting, leading
@@ -22,13 +19,16 @@ from shoestring.runs.parallel import process_count, train_in_ranks
 from shoestring.runs.starting import import_training, start_or_continue, write_config_file
 from shoestring.runs.supervised import write_pause
 from shoestring.runs.training import LaunchRequest, local_target, make_stop, reopen, train_joined, train_session
-from shoestring.session import trust
-from shoestring.session.directory import RunDirectory
-from shoestring.session.launcher import Launcher
-from shoestring.session.outcome import Outcome
-from shoestring.session.signals import StopSignals
-from shoestring.session.stop import SessionOver, Stop
-from shoestring.session.stored import StoredState, resume_command
+from shoestring.training.monitor.events import is_changed, read
+from shoestring.training.monitor.sinks.names import of_earlier_sessions, require
+from shoestring.training.monitor.sinks.processes import writing_logs
+from shoestring.training.session import trust
+from shoestring.training.session.directory import RunDirectory
+from shoestring.training.session.launcher import Launcher
+from shoestring.training.session.outcome import Outcome
+from shoestring.training.session.signals import StopSignals
+from shoestring.training.session.stop import SessionOver, Stop
+from shoestring.training.session.stored import StoredState, resume_command
 
 
 def launch(

@@ -53,7 +53,7 @@ class LoadedModel(Displayed):
 
         Raises UsageError if the recipe cannot predict. An input that cannot be used is a row with `error`.
         """
-        from shoestring.engine.determinism import deterministic
+        from shoestring.training.engine.determinism import deterministic
 
         require_predict(self._saved.loaded)
         if not isinstance(inputs, str | Path | Sequence):

@@ -15,9 +15,9 @@ from typing import Any
 
 from shoestring.base.errors import RunError, ShoestringError, UsageError
 from shoestring.base.system_errors import explaining
-from shoestring.session.directory import RunDirectory
-from shoestring.session.launcher import Launcher
-from shoestring.session.stop import Stop
+from shoestring.training.session.directory import RunDirectory
+from shoestring.training.session.launcher import Launcher
+from shoestring.training.session.stop import Stop
 
 _POLL_SECONDS = 0.1
 _PATIENCE_SECONDS = 20.0
@@ -47,7 +47,7 @@ class Meeting:
         launcher.require_complete()
         from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
-        from shoestring.engine.parallel.joining import open_store
+        from shoestring.training.engine.parallel.joining import open_store
 
         self._store = PrefixStore("shoestring", open_store(launcher.rank, launcher.size))
         self._launcher, self._stop = launcher, stop

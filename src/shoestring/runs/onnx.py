@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from shoestring.base.errors import RunError
 from shoestring.base.packages.requirements import require
-from shoestring.checkpoint.files import json_text, write_text
 from shoestring.recipe.exports import Axes, Exported, OnnxGraph
+from shoestring.training.checkpoint.files import json_text, write_text
 
 if TYPE_CHECKING:
     from torch import Tensor

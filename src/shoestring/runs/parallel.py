@@ -10,14 +10,14 @@ from shoestring.base.errors import RunError
 from shoestring.base.settings import Settings
 from shoestring.base.streams import write_messages
 from shoestring.hardware.catalog import Target
-from shoestring.monitor.events import append, read
 from shoestring.runs.supervised import left_early, newest_update, write_pause, write_state
 from shoestring.runs.training import LaunchRequest
-from shoestring.session.directory import RunDirectory
-from shoestring.session.ledger import slowest_durations
-from shoestring.session.outcome import Outcome
-from shoestring.session.stop import Stop
-from shoestring.session.stored import StoredState
+from shoestring.training.monitor.events import append, read
+from shoestring.training.session.directory import RunDirectory
+from shoestring.training.session.ledger import slowest_durations
+from shoestring.training.session.outcome import Outcome
+from shoestring.training.session.stop import Stop
+from shoestring.training.session.stored import StoredState
 
 _LEAST_GRACE_SECONDS = 300.0
 _COMMAND = (sys.executable, "-P", "-m", "shoestring.runs.rank")

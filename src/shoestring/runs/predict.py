@@ -13,19 +13,19 @@ from shoestring.base.display import Displayed
 from shoestring.base.errors import RunError, TraceError, UsageError
 from shoestring.base.failures import exits_as_errors
 from shoestring.base.settings import Settings
-from shoestring.checkpoint.files import json_digest
-from shoestring.data.seeded import seeded_data
-from shoestring.monitor.counter import Counter
 from shoestring.recipe.inputs import Input
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.runs.digests import data_digest, weights_digest
 from shoestring.runs.prediction_output import Output, open_output
 from shoestring.runs.predictor import Predictor, Row
 from shoestring.runs.saved_model import SavedModel, open_saved
+from shoestring.training.checkpoint.files import json_digest
+from shoestring.training.data.seeded import seeded_data
+from shoestring.training.monitor.counter import Counter
 from shoestring.version import __version__
 
 if TYPE_CHECKING:
-    from shoestring.session.stop import Stop
+    from shoestring.training.session.stop import Stop
 
 _MAX_MESSAGES = 5
 """The number of unusable inputs that are reported one by one."""
@@ -74,9 +74,9 @@ def predict(
     require_predict(saved.loaded)
     _require_data(saved.loaded, values)
 
-    from shoestring.engine.determinism import deterministic
-    from shoestring.engine.environment import device_name
-    from shoestring.session.stop import SessionOver, session
+    from shoestring.training.engine.determinism import deterministic
+    from shoestring.training.engine.environment import device_name
+    from shoestring.training.session.stop import SessionOver, session
 
     started_at = time.monotonic()
     source = saved.loaded.options.get("data")
@@ -157,7 +157,7 @@ def batch_size(saved: SavedModel, values: Mapping[str, object]) -> int:
     size = saved.loaded.parts.evaluation_size(saved.settings.micro_batch or 1)
     if "micro_batch" in values or saved.target.device.kind == "cpu":
         return size
-    from shoestring.plan.inference import plan_inference
+    from shoestring.planning.inference import plan_inference
 
     traced = ("precision", "fp32_modules", "memory_format")
     settings = Settings(**{name: getattr(saved.settings, name) for name in traced})
@@ -173,7 +173,7 @@ def _write_predictions(saved: SavedModel, source: Path | None, output: Output, s
 
     Raises SessionOver when the session has to stop.
     """
-    from shoestring.engine.memory import explaining_out_of_memory
+    from shoestring.training.engine.memory import explaining_out_of_memory
 
     with stop.interrupting(), explaining_out_of_memory("loading the inputs"):
         inputs = make_inputs(saved.loaded, source)

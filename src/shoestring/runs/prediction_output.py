@@ -19,7 +19,6 @@ from shoestring.base import streams
 from shoestring.base.errors import RunError, UsageError
 from shoestring.base.reading import read_json
 from shoestring.base.system_errors import explain, explaining
-from shoestring.checkpoint.files import remove_file, replace, sha256, sync, write_file, write_json
 from shoestring.runs.predictions import FILES, without_files
 from shoestring.runs.predictor import Row
 from shoestring.runs.rows import (
@@ -32,6 +31,7 @@ from shoestring.runs.rows import (
     read_ids,
     write_text,
 )
+from shoestring.training.checkpoint.files import remove_file, replace, sha256, sync, write_file, write_json
 
 ROWS = "predictions.jsonl"
 """The name of the rows in a folder."""

@@ -62,7 +62,7 @@ class Predictor:
 
     def _predict(self, window: list[Input], number: int, position: int) -> list[Row]:
         """Return the rows of consecutive inputs; `position` is that of their first row."""
-        from shoestring.data.seeding import derive, seed_host
+        from shoestring.training.data.seeding import derive, seed_host
 
         seed = self.saved.loaded.seed
         errors: dict[int, str] = {}
@@ -89,8 +89,8 @@ class Predictor:
 
         After out-of-memory all samples are predicted again: their bits depend on which ones are predicted together.
         """
-        from shoestring.data.seeding import seed_all
-        from shoestring.engine.memory import Failure, catch_out_of_memory, free_unused_memory
+        from shoestring.training.data.seeding import seed_all
+        from shoestring.training.engine.memory import Failure, catch_out_of_memory, free_unused_memory
 
         while True:
             seed_all(seed)
@@ -130,8 +130,8 @@ class Predictor:
     def _predict_batch(self, samples: list[Any]) -> list[Row]:
         import torch
 
-        from shoestring.data.batches import evaluation_collate_function, to_device
         from shoestring.techniques.memory_format import reshaping_views
+        from shoestring.training.data.batches import evaluation_collate_function, to_device
 
         loaded, device = self.saved.loaded, self.saved.device
         with ExitStack() as stack:

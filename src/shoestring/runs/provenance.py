@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from shoestring.base.units import count_text
-from shoestring.monitor.events import current, read
 from shoestring.runs.saved_model import Weights
+from shoestring.training.monitor.events import current, read
 
 
 def describe_origin(weights: Weights, update: int | None) -> str:

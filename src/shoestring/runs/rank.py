@@ -1,6 +1,6 @@
 """One of the processes that train a run together on this machine: `python -m shoestring.runs.rank`.
 
-The agent starts it with a job on its standard input (`session/rank_channel.py`). It reopens the run, whose plan is
+The agent starts it with a job on its standard input (`training/session/rank_channel.py`). It reopens the run, whose plan is
 stored, as a session that continues it does.
 """
 
@@ -17,9 +17,9 @@ from shoestring.base.errors import ShoestringError
 from shoestring.base.packages.quiet import quiet_bitsandbytes
 from shoestring.base.processes import exit_with_parent, started_at
 from shoestring.base.streams import SilentStream, usable
-from shoestring.session.rank_channel import RankChannel
-from shoestring.session.signals import StopSignals
-from shoestring.session.supervisor import leave
+from shoestring.training.session.rank_channel import RankChannel
+from shoestring.training.session.signals import StopSignals
+from shoestring.training.session.supervisor import leave
 
 
 def main() -> NoReturn:
@@ -67,8 +67,8 @@ def _train(job: dict[str, Any]) -> int:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # all ranks of an agent are on this machine
     sys.path[:] = job["path"]  # the recipe imports here what it can import in the agent
     from shoestring.runs.training import LaunchRequest, local_target, make_stop, reopen, train_joined
-    from shoestring.session.directory import RunDirectory
-    from shoestring.session.stop import SessionOver
+    from shoestring.training.session.directory import RunDirectory
+    from shoestring.training.session.stop import SessionOver
 
     names = ("on", "limit_seconds", "disk_bytes", "started", "allow_inexact")
     request = LaunchRequest(run=Path(job["run"]), **{name: job[name] for name in names})

@@ -18,10 +18,10 @@ from shoestring.runs.debugging import Debugged
 from shoestring.runs.replayed import Replay
 from shoestring.runs.replaying import Replaying
 from shoestring.runs.saved_model import reopen_run
-from shoestring.session.directory import RunDirectory
+from shoestring.training.session.directory import RunDirectory
 
 if TYPE_CHECKING:
-    from shoestring.checkpoint.store import Restored
+    from shoestring.training.checkpoint.store import Restored
 
 _SAVED_SETTINGS = (
     *("micro_batch", "precision", "checkpointing", "optimizer_kernel", "offload", "compile", "cudnn_benchmark"),
@@ -50,12 +50,12 @@ def replay(
 
     import torch
 
-    from shoestring.checkpoint.earlier import read_earlier
-    from shoestring.engine.determinism import deterministic_shards
-    from shoestring.monitor.events import read
-    from shoestring.session.stop import SessionOver, session
-    from shoestring.train.recorded_sizes import RecordedSizes
-    from shoestring.train.request import SessionRequest
+    from shoestring.training.checkpoint.earlier import read_earlier
+    from shoestring.training.engine.determinism import deterministic_shards
+    from shoestring.training.monitor.events import read
+    from shoestring.training.recorded_sizes import RecordedSizes
+    from shoestring.training.request import SessionRequest
+    from shoestring.training.session.stop import SessionOver, session
 
     restored, damage = read_earlier(run.checkpoints, update - 1)
     settings = _settings_of(restored, settings, values).replace(workers=0, stage="no")

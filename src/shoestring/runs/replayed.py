@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from shoestring.monitor.events import finite
 from shoestring.recipe.parts import Parts
 from shoestring.recipe.subset import Subset
+from shoestring.training.monitor.events import finite
 
 if TYPE_CHECKING:
-    from shoestring.engine.observation import Attempt, Observation
+    from shoestring.training.engine.observation import Attempt, Observation
 
 _LARGEST = 20
 """The number of modules with the largest outputs in the answer."""

@@ -13,15 +13,15 @@ from shoestring.base.failures import describe
 from shoestring.base.settings import Settings
 from shoestring.runs.debugging import Debugged, LeftDebuggerError
 from shoestring.runs.replayed import Replay, describe_sample, summarize
-from shoestring.session.directory import RunDirectory
+from shoestring.training.session.directory import RunDirectory
 
 if TYPE_CHECKING:
-    from shoestring.checkpoint.store import Restored
-    from shoestring.engine.observation import Observation
     from shoestring.integrations.observing import TrainerObservation
-    from shoestring.train.recorded_sizes import RecordedSizes
-    from shoestring.train.request import SessionRequest
-    from shoestring.train.session import TrainingSession
+    from shoestring.training.checkpoint.store import Restored
+    from shoestring.training.engine.observation import Observation
+    from shoestring.training.recorded_sizes import RecordedSizes
+    from shoestring.training.request import SessionRequest
+    from shoestring.training.training_session import TrainingSession
 
 
 class Replaying:
@@ -35,8 +35,8 @@ class Replaying:
 
     def result(self, request: "SessionRequest") -> Replay:
         """Make the updates from the checkpoint on, and return what the last one showed."""
-        from shoestring.train.preprocessing import load_preprocessing
-        from shoestring.train.setup import build_session, load_data
+        from shoestring.training.preprocessing import load_preprocessing
+        from shoestring.training.setup import build_session, load_data
 
         load_preprocessing(self._run, request.recipe.parts)
         with ExitStack() as stack:
@@ -63,9 +63,9 @@ class Replaying:
             return self._by_library(session, library, watcher, data["train"])
 
     def _by_engine(self, session: "TrainingSession", samples: Any) -> Replay:
-        from shoestring.engine.observation import Observation
-        from shoestring.train import steps
-        from shoestring.train.replay_meter import ReplayMeter
+        from shoestring.training import steps
+        from shoestring.training.engine.observation import Observation
+        from shoestring.training.replay_meter import ReplayMeter
 
         assert session.updates is not None
         state, stop, number = session.updates.state, session.request.stop, self._update - 1
@@ -152,10 +152,10 @@ class Replaying:
     def _summary(
         self, session: "TrainingSession", observation: "Observation", samples: Any, *, error: str, **facts: Any
     ) -> Replay:
-        from shoestring.checkpoint.earlier import saved_weights_digest, weights_digest
-        from shoestring.checkpoint.names import update_name
-        from shoestring.checkpoint.trained import trained_state
-        from shoestring.engine.environment import device_name
+        from shoestring.training.checkpoint.earlier import saved_weights_digest, weights_digest
+        from shoestring.training.checkpoint.names import update_name
+        from shoestring.training.checkpoint.trained import trained_state
+        from shoestring.training.engine.environment import device_name
 
         request = session.request
         saved = saved_weights_digest(self._run.checkpoints / update_name(self._update))
@@ -193,7 +193,7 @@ class Replaying:
         return clip_norm(recipe.parts, loss_at(recipe.recipe, self._update - 1, updates_per_epoch, total_updates))
 
     def _make_saver(self, request: "SessionRequest", record: Any) -> Any:
-        from shoestring.train.replay_saver import ReplaySaver
+        from shoestring.training.replay_saver import ReplaySaver
 
         def make_saver(environment: dict[str, Any], _: Any = None) -> ReplaySaver:
             return ReplaySaver(request, record, environment, self._restored, self._notes)
@@ -223,7 +223,7 @@ class Replaying:
 @contextmanager
 def _record(request: "SessionRequest") -> Iterator[Any]:
     """Return a record in the temporary directory, in which errors are not recorded."""
-    from shoestring.train.record import Record
+    from shoestring.training.record import Record
 
     record = Record(request.run, request.loaded, request.stop.deadline, target=request.target)
     try:

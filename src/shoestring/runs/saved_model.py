@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 from shoestring.base import config
 from shoestring.base.errors import CheckpointError, ShoestringError, UsageError
 from shoestring.base.settings import Settings
-from shoestring.checkpoint.folder import MANIFEST, verify_folder
-from shoestring.data.seeded import seeded_data
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Target
 from shoestring.recipe.finding import choose
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.session.directory import RunDirectory
-from shoestring.train.preprocessing import load_preprocessing
+from shoestring.training.checkpoint.folder import MANIFEST, verify_folder
+from shoestring.training.data.seeded import seeded_data
+from shoestring.training.preprocessing import load_preprocessing
+from shoestring.training.session.directory import RunDirectory
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from shoestring.engine.precision import MixedPrecision
+    from shoestring.training.engine.precision import MixedPrecision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class SavedModel:
 
     def mixed_precision(self) -> "MixedPrecision":
         """Return the precision of the forward pass."""
-        from shoestring.engine.precision import mixed_precision
+        from shoestring.training.engine.precision import mixed_precision
 
         assert self.settings.precision is not None
         return mixed_precision(self.settings.precision, self.device)
@@ -114,10 +114,10 @@ class SavedModel:
 
         Raises CheckpointError for weights that are damaged or belong to another model.
         """
-        from shoestring.checkpoint.light import UNVERIFIED, read_light
-        from shoestring.checkpoint.weights import load_weights
-        from shoestring.data.seeding import derive, seed_all
         from shoestring.techniques import fp32_modules, memory_format, offload
+        from shoestring.training.checkpoint.light import UNVERIFIED, read_light
+        from shoestring.training.checkpoint.weights import load_weights
+        from shoestring.training.data.seeding import derive, seed_all
 
         seed_all(derive(self.loaded.seed, "model"))
         model = self._build_model()
@@ -196,8 +196,8 @@ def find_weights(path: Path, *, has_recipe: bool = False) -> Weights:
 
     Raises UsageError for any other path, and for a run that has saved no weights.
     """
-    from shoestring.checkpoint.light import has_weights
-    from shoestring.checkpoint.weights import is_checkpoint, newest
+    from shoestring.training.checkpoint.light import has_weights
+    from shoestring.training.checkpoint.weights import is_checkpoint, newest
 
     path = path.absolute()
     if not path.exists():
@@ -230,11 +230,11 @@ def find_weights(path: Path, *, has_recipe: bool = False) -> Weights:
 
 def _frozen_notes(run: RunDirectory, model: "nn.Module") -> tuple[str, ...]:
     """Return a note if the frozen weights, which are not stored in a run, are not those it was trained with."""
-    from shoestring.checkpoint.manifest import DamagedFileError
-    from shoestring.checkpoint.names import update_of
-    from shoestring.checkpoint.sections import read_sections
-    from shoestring.checkpoint.trained import frozen_digest
-    from shoestring.checkpoint.weights import newest
+    from shoestring.training.checkpoint.manifest import DamagedFileError
+    from shoestring.training.checkpoint.names import update_of
+    from shoestring.training.checkpoint.sections import read_sections
+    from shoestring.training.checkpoint.trained import frozen_digest
+    from shoestring.training.checkpoint.weights import newest
 
     digest, checkpoint = frozen_digest(model), newest(run.checkpoints)
     if digest is None or checkpoint is None:
@@ -258,7 +258,7 @@ def _build_pretrained(loaded: LoadedRecipe, path: Path) -> "nn.Module":
     """Return the recipe's model with weights that belong to no run."""
     if loaded.parts.pretrained:
         return loaded.parts.pretrained(path)
-    from shoestring.checkpoint.foreign import load_foreign
+    from shoestring.training.checkpoint.foreign import load_foreign
 
     model: nn.Module = loaded.recipe.model()
     load_foreign(path, model)

@@ -12,23 +12,23 @@ from shoestring.base.settings import Settings
 from shoestring.base.streams import write_messages
 from shoestring.base.system_errors import explaining
 from shoestring.base.units import bytes_text
-from shoestring.check.probe.probing import is_enabled, measured_plan
-from shoestring.checkpoint.files import remove
 from shoestring.hardware.catalog import Target
-from shoestring.plan.commands import plan_command
-from shoestring.plan.plan import Plan, make_plan
-from shoestring.plan.weight_type import with_weight_type
+from shoestring.planning.commands import plan_command
+from shoestring.planning.plan import Plan, make_plan
+from shoestring.planning.trace import StoredTraces
+from shoestring.planning.weight_type import with_weight_type
 from shoestring.recipe.finding import choose
 from shoestring.recipe.near_misses import find_near_misses
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.whole_batch import require_whole_batch
+from shoestring.runs.check.probe.probing import is_enabled, measured_plan
 from shoestring.runs.untraced import plan_by_trying, require_certain
-from shoestring.session.config_file import write_config
-from shoestring.session.directory import RunDirectory
-from shoestring.session.stop import Stop
-from shoestring.session.stored import StoredPlan
 from shoestring.techniques.trainable import require_trainable
-from shoestring.trace import StoredTraces
+from shoestring.training.checkpoint.files import remove
+from shoestring.training.session.config_file import write_config
+from shoestring.training.session.directory import RunDirectory
+from shoestring.training.session.stop import Stop
+from shoestring.training.session.stored import StoredPlan
 
 _PROBE_SHARE = 1 / 3
 """The largest share of the remaining session that a probe takes."""
@@ -159,7 +159,7 @@ def import_training(stop: Stop) -> None:
     """Import torch and the training loop. What that takes is the measure of other imports and of leaving Python."""
     started = time.monotonic()
     limit_spinning()
-    importlib.import_module("shoestring.train.loop")
+    importlib.import_module("shoestring.training.loop")
     stop.deadline.reserve(time.monotonic() - started)
 
 

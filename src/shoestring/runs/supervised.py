@@ -13,19 +13,19 @@ from typing import NoReturn
 
 from shoestring.base.errors import RunError, ShoestringError
 from shoestring.base.streams import write_messages
-from shoestring.checkpoint.manifest import DamagedFileError, load_manifest
-from shoestring.checkpoint.names import update_of
 from shoestring.hardware import probe, targets
 from shoestring.hardware.catalog import Platform
-from shoestring.monitor.events import append_end
-from shoestring.session.deadline import Deadline, seconds_to_end
-from shoestring.session.directory import RunDirectory
-from shoestring.session.launcher import Launcher, end_with_agent, is_first_process
-from shoestring.session.outcome import Outcome
-from shoestring.session.rank_channel import PEER_LOST_STATUS, SILENCE_SECONDS
-from shoestring.session.signals import STOP_SIGNALS
-from shoestring.session.stored import START_AGAIN, StoredState
-from shoestring.session.supervisor import ProcessEnd, supervise
+from shoestring.training.checkpoint.manifest import DamagedFileError, load_manifest
+from shoestring.training.checkpoint.names import update_of
+from shoestring.training.monitor.events import append_end
+from shoestring.training.session.deadline import Deadline, seconds_to_end
+from shoestring.training.session.directory import RunDirectory
+from shoestring.training.session.launcher import Launcher, end_with_agent, is_first_process
+from shoestring.training.session.outcome import Outcome
+from shoestring.training.session.rank_channel import PEER_LOST_STATUS, SILENCE_SECONDS
+from shoestring.training.session.signals import STOP_SIGNALS
+from shoestring.training.session.stored import START_AGAIN, StoredState
+from shoestring.training.session.supervisor import ProcessEnd, supervise
 
 _LEFT_EARLY = "left Python without an error (status 0) before its session had ended"
 _LEFT_EARLY_HINT = (

@@ -17,12 +17,12 @@ from shoestring.hardware.catalog import Target
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.runs.starting import continue_run, import_training
 from shoestring.runs.supervised import session_seconds
-from shoestring.session.deadline import Deadline
-from shoestring.session.directory import RunDirectory
-from shoestring.session.outcome import Outcome
-from shoestring.session.signals import StopSignals
-from shoestring.session.stop import Stop
 from shoestring.techniques.expandable_segments import expandable_segments
+from shoestring.training.session.deadline import Deadline
+from shoestring.training.session.directory import RunDirectory
+from shoestring.training.session.outcome import Outcome
+from shoestring.training.session.signals import StopSignals
+from shoestring.training.session.stop import Stop
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class LaunchRequest:
     allow_cpu: bool = False
     """Train on the CPU if `on` is a target with a GPU and this machine has none."""
     log: Sequence[str] = ()
-    """The names of the sinks to write the run's numbers to (`monitor/sinks/names.py`)."""
+    """The names of the sinks to write the run's numbers to (`training/monitor/sinks/names.py`)."""
     backup: str | None = None
     """The URL to copy each checkpoint to (`remote/backup`)."""
     from_url: str | None = None
@@ -84,9 +84,9 @@ def train_session(
     import_training(stop)
     import torch
 
-    from shoestring.engine.parallel.ranks import Ranks
-    from shoestring.train.loop import train
-    from shoestring.train.request import SessionRequest
+    from shoestring.training.engine.parallel.ranks import Ranks
+    from shoestring.training.loop import train
+    from shoestring.training.request import SessionRequest
 
     library = None
     if loaded.parts.trainer:
@@ -100,7 +100,7 @@ def train_session(
             hint="install a CUDA build of torch for its driver, or train with --on cpu",
         )
     if joins:
-        from shoestring.engine.parallel.joining import join
+        from shoestring.training.engine.parallel.joining import join
 
         device = join(device)
     disk_bytes = request.disk_bytes
@@ -137,7 +137,7 @@ def train_joined(
     try:
         return train_session(loaded, settings, directory, target, request, stop, joins=True)
     except Interruption as interruption:
-        from shoestring.engine.parallel.ranks import PeerLostError
+        from shoestring.training.engine.parallel.ranks import PeerLostError
 
         if not isinstance(interruption, PeerLostError):
             raise

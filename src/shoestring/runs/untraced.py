@@ -7,12 +7,12 @@ from shoestring.base.errors import TraceError
 from shoestring.base.settings import Settings
 from shoestring.base.streams import write_messages
 from shoestring.base.units import bytes_text
-from shoestring.check.measuring import GROWTH_SECONDS, Measurement, measure
 from shoestring.hardware.catalog import Target
-from shoestring.plan.costs import PlannedDisk, disk_parts
-from shoestring.plan.plan import Plan
+from shoestring.planning.costs import PlannedDisk, disk_parts
+from shoestring.planning.plan import Plan
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.session.deadline import Deadline
+from shoestring.runs.check.measuring import GROWTH_SECONDS, Measurement, measure
+from shoestring.training.session.deadline import Deadline
 
 VERDICT = "not estimated"
 _TIME_SHARE = 0.25

@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from shoestring.base.errors import UsageError
+from shoestring.planning.trace import simulated_device
 from shoestring.recipe.finding import find
 from shoestring.recipe.options import option_fields
 from shoestring.recipes.chart import IMAGE_TOKENS, Chart, Options
 from shoestring.recipes.chart.policy import SIZES, Batch, log_probabilities
 from shoestring.techniques import checkpointing
-from shoestring.trace import simulated_device
 from tests.libraries import hide
 
 TINY = {"size": "tiny", "prompt_len": 40, "completion_len": 6, "weights": "fp32"}

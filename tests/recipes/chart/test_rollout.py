@@ -7,6 +7,8 @@ from transformers import DynamicCache
 
 from shoestring.base.settings import Settings
 from shoestring.hardware.targets import find
+from shoestring.planning.trace import Tracer
+from shoestring.planning.trace.record import Alloc, Free, Phase, Trace
 from shoestring.recipe.finding import load
 from shoestring.recipe.generation import Step
 from shoestring.recipes.chart import Chart, Options
@@ -14,8 +16,6 @@ from shoestring.recipes.chart.policy import SIZES, Batch, Policy
 from shoestring.recipes.chart.rollout import simulate_generation
 from shoestring.recipes.chart.writing import sample_tokens
 from shoestring.recipes.huggingface.cache import cache_tensors, grow_cache
-from shoestring.trace import Tracer
-from shoestring.trace.record import Alloc, Free, Phase, Trace
 
 TINY: dict[str, Any] = {"size": "tiny", "prompt_len": 40, "completion_len": 6, "weights": "fp32"}
 KEY_VALUE_BYTES = 2 * 2 * 2 * 16 * 4

@@ -46,8 +46,8 @@ def test_a_stopped_run_ends_in_the_bits_of_one_that_was_not(kind: str, tmp_path:
 
 def test_packing_does_not_change_an_update() -> None:
     """The rows of an update are the same, and so is its loss and its gradient beyond rounding."""
-    from shoestring.data.loading import Loader
-    from shoestring.data.order import DataOrder
+    from shoestring.training.data.loading import Loader
+    from shoestring.training.data.order import DataOrder
 
     loaded, _ = choose("finetune", {**VALUES, "lora_r": None})
     data = loaded.data()["train"]

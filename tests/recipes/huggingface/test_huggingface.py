@@ -16,12 +16,12 @@ from shoestring.base.config import parse_pairs
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
 from shoestring.hardware.catalog import DEVICES
+from shoestring.planning.trace import Tracer
+from shoestring.planning.trace.record import Trace
 from shoestring.recipe.finding import find, load
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipes.huggingface import configuration, diffusion, versions
 from shoestring.techniques import adapt, checkpointing
-from shoestring.trace import Tracer
-from shoestring.trace.record import Trace
 from tests.recipes.huggingface import tiny
 
 

@@ -20,8 +20,8 @@ from shoestring.recipes import chart, legal, vqa
 from shoestring.recipes.chart import building
 from shoestring.recipes.huggingface import pretrained
 from shoestring.recipes.vqa.parts import PARTS
-from tests.checkpoint.test_foreign import Malicious
 from tests.recipes.legal.test_encoder import save_bert_tokenizer
+from tests.training.checkpoint.test_foreign import Malicious
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "appeal", "."]
 NAME = "owner/tiny"

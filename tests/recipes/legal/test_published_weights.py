@@ -9,9 +9,9 @@ from torch import nn
 from transformers import BertConfig, BertForSequenceClassification, BertModel
 
 from shoestring.base.errors import CheckpointError, UsageError
-from shoestring.checkpoint.light import save_light
 from shoestring.recipes.legal import Legal, Options
 from shoestring.recipes.legal.roles import SETS
+from shoestring.training.checkpoint.light import save_light
 from tests.recipes.huggingface.test_pretrained import write_bert
 
 ROLES = SETS["legalseg"]

@@ -10,11 +10,11 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, Weighte
 import shoestring
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
-from shoestring.data.order import DataOrder
-from shoestring.data.sequential import sequential_batches
-from shoestring.engine.state import build
 from shoestring.recipe.finding import choose, find
 from shoestring.recipes.lightning import recipe
+from shoestring.training.data.order import DataOrder
+from shoestring.training.data.sequential import sequential_batches
+from shoestring.training.engine.state import build
 from tests.recipes.lightning import modules
 from tests.sessions import CPU, final_bits, session
 

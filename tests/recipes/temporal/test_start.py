@@ -18,7 +18,7 @@ folder, shared = Path({folder!r}), {shared}
 RECORDING = '''
 import json, runpy, sys
 from pathlib import Path
-from shoestring.trace import child
+from shoestring.planning.trace import child
 
 original_answer = child._RequestHandler.answer
 
@@ -32,10 +32,10 @@ child._RequestHandler.answer = recorded_answer
 original_popen = subprocess.Popen
 
 def popen(command, *args, **kwargs):
-    if "shoestring.trace" in command:
+    if "shoestring.planning.trace" in command:
         (folder / "new process").touch()
-        code = RECORDING + "runpy.run_module('shoestring.trace', run_name='__main__')"
-        command = [sys.executable, "-c", code, *command[command.index("shoestring.trace") + 1 :]]
+        code = RECORDING + "runpy.run_module('shoestring.planning.trace', run_name='__main__')"
+        command = [sys.executable, "-c", code, *command[command.index("shoestring.planning.trace") + 1 :]]
     return original_popen(command, *args, **kwargs)
 
 subprocess.Popen = popen
@@ -49,7 +49,7 @@ def record(*_):
 class ImportHook:
     # Torch is not imported here before training imports it.
     def find_spec(self, name, path=None, target=None):
-        if name == "shoestring.train.loop":
+        if name == "shoestring.training.loop":
             importlib.import_module("torch.optim.optimizer").register_optimizer_step_pre_hook(record)
         return None
 
@@ -58,7 +58,7 @@ sys.meta_path.insert(0, ImportHook())
 if shared:
     import torch
 import shoestring
-from shoestring.trace import child_process
+from shoestring.planning.trace import child_process
 
 child_process._torch_can_be_shared = lambda: shared
 
@@ -73,6 +73,6 @@ def test_nothing_unused_is_loaded_before_the_first_update(shared: bool, tmp_path
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "new process").exists() is not shared
     training, tracing = (set(json.loads((tmp_path / name).read_text())) for name in ("training", "tracing"))
-    assert "torch.optim" in training and "shoestring.trace.update" in tracing
+    assert "torch.optim" in training and "shoestring.planning.trace.update" in tracing
     assert not training & (UNUSED | COMPILER | {"sympy"})
     assert not tracing & (UNUSED | COMPILER)

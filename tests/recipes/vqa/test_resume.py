@@ -71,7 +71,7 @@ def test_bits_depend_on_the_seed(values, uninterrupted, tmp_path):
 
 
 def test_synthetic_data_are_noted(tmp_path):
-    from shoestring.monitor.events import read
+    from shoestring.training.monitor.events import read
 
     session("vqa", tmp_path, {"size": "tiny", "epochs": 1, "subset": 16, "effective_batch": 8, "beams": 1, "a_len": 16},
             stop="limit", at=1)  # fmt: skip

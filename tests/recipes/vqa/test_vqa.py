@@ -6,13 +6,13 @@ import torch
 from torch import nn
 
 from shoestring.base.errors import UsageError
+from shoestring.planning.trace import simulated_device
 from shoestring.recipe.finding import find
 from shoestring.recipe.options import option_fields
 from shoestring.recipes.vqa import VQA, Options
 from shoestring.recipes.vqa.curriculum import ANSWER_FOCUS, FORMAT_LEARNING, Stage
 from shoestring.recipes.vqa.student import IGNORED, Batch
 from shoestring.techniques import checkpointing
-from shoestring.trace import simulated_device
 from tests.libraries import hide
 
 TINY = {"size": "tiny", "q_len": 6, "a_len": 5}

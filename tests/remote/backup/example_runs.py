@@ -4,12 +4,12 @@ from pathlib import Path
 
 import torch
 
-from shoestring.checkpoint.files import write_json
-from shoestring.checkpoint.fileset import replace_weights
-from shoestring.checkpoint.store import Store
 from shoestring.remote.backup.copying import Copier
 from shoestring.remote.backup.folder_store import FolderStore
-from shoestring.session.directory import RunDirectory
+from shoestring.training.checkpoint.files import write_json
+from shoestring.training.checkpoint.fileset import replace_weights
+from shoestring.training.checkpoint.store import Store
+from shoestring.training.session.directory import RunDirectory
 
 RUN_ID, OTHER_ID = "1" * 32, "2" * 32
 

@@ -10,12 +10,12 @@ import pytest
 from huggingface_hub import constants, file_download
 
 from shoestring.base.errors import RunError
-from shoestring.monitor import events
 from shoestring.remote.backup import hugging_face_store
 from shoestring.remote.backup.copying import Copier
 from shoestring.remote.backup.hugging_face_store import HuggingFaceStore
 from shoestring.remote.backup.restoring import restore
 from shoestring.remote.backup.urls import parse_url
+from shoestring.training.monitor import events
 from tests.remote.backup.example_runs import RUN_ID, content, save
 from tests.remote.backup.loopback_hub import SIGNATURE, TOKEN, Hub
 

@@ -10,7 +10,7 @@ import time
 import pytest
 from benchmarks.backup import losses
 
-from shoestring.monitor import events
+from shoestring.training.monitor import events
 from tests.remote.backup.example_runs import RUN_ID, copier, save
 
 RECIPE = """

@@ -6,11 +6,11 @@ import re
 import pytest
 
 from shoestring.base.errors import RunError, UsageError
-from shoestring.checkpoint.files import with_digest
 from shoestring.remote.backup.commits import CommitName, parse_commit
 from shoestring.remote.backup.identity import write_identity
 from shoestring.remote.backup.restoring import restore
 from shoestring.remote.backup.urls import parse_url
+from shoestring.training.checkpoint.files import with_digest
 from tests.remote.backup.example_runs import OTHER_ID, RUN_ID, content, copier, save
 
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from shoestring.hardware.targets import find as find_target
-from shoestring.plan.commands import training_command
+from shoestring.planning.commands import training_command
 from shoestring.recipe.finding import choose
 from shoestring.remote.kaggle import starting
 from shoestring.remote.kaggle.chain_file import read_chain

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from shoestring.estimate.span import Span
-from shoestring.plan.sessions import Work, sessions
+from shoestring.planning.estimate.span import Span
+from shoestring.planning.sessions import Work, sessions
 from shoestring.remote.kaggle.chain_file import SessionRecord
 from shoestring.remote.kaggle.forecast import forecast, write_first_plan
 from tests.remote.kaggle.memory_kaggle import make_state

@@ -4,7 +4,7 @@ import pytest
 
 from shoestring.base.errors import UsageError
 from shoestring.remote.notebook import session
-from shoestring.session.stored import StoredState
+from shoestring.training.session.stored import StoredState
 
 
 def make_run(folder, update):

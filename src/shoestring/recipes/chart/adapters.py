@@ -7,11 +7,11 @@ from typing import Any
 
 from shoestring.base.errors import CheckpointError
 from shoestring.base.reading import Kind, find_problems, read_json, reason
-from shoestring.checkpoint import fileset
-from shoestring.checkpoint.compatibility import state_mismatches
-from shoestring.checkpoint.foreign import read_state_dict
-from shoestring.checkpoint.light import ADAPTER_CONFIG, read_light, weights_to_save
 from shoestring.recipes.chart.building import add_adapters
+from shoestring.training.checkpoint import fileset
+from shoestring.training.checkpoint.compatibility import state_mismatches
+from shoestring.training.checkpoint.foreign import read_state_dict
+from shoestring.training.checkpoint.light import ADAPTER_CONFIG, read_light, weights_to_save
 
 _KINDS = {
     "r": Kind(name="an integer from 1 to 4096", types=(int,), low=1, high=4096),

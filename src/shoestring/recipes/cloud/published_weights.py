@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch import nn
 
-from shoestring.checkpoint.foreign import load_state, read_state_dict
+from shoestring.training.checkpoint.foreign import load_state, read_state_dict
 
 _LAYER = r"RDBs\.(\d+)\.convs\.(\d+)"
 _NAMES = [

@@ -5,9 +5,9 @@ from pathlib import Path
 from torch import nn
 
 from shoestring.base.errors import UsageError
-from shoestring.checkpoint.foreign import check_weights, missing_files
-from shoestring.checkpoint.light import has_weights, load_light
 from shoestring.recipes.cloud.published_weights import load_published
+from shoestring.training.checkpoint.foreign import check_weights, missing_files
+from shoestring.training.checkpoint.light import has_weights, load_light
 
 
 def load_weights(source: Path, model: nn.Module) -> None:

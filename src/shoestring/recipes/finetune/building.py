@@ -123,7 +123,7 @@ def separates_samples(config: Any) -> bool:
 
     transformers makes a mask from positions that begin anew. A model with a recurrent state or convolutions carries
     values from one sample to the next whatever the mask is. What this does not know is found before the first update
-    (`train/split_loss.py`).
+    (`training/split_loss.py`).
     """
     from transformers import masking_utils
 

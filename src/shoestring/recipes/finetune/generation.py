@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from transformers import GenerationConfig
 
-from shoestring.engine.evaluation_mode import evaluation_mode
 from shoestring.techniques.deferred_compiler import is_compiler_loaded
+from shoestring.training.engine.evaluation_mode import evaluation_mode
 
 _HALF_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 """What tokenizers decode the first bytes of a character to, as long as the others are missing."""

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from shoestring.base.errors import UsageError
-from shoestring.engine.evaluation_mode import evaluation_mode
 from shoestring.recipes.finetune.batches import padded_length
 from shoestring.recipes.finetune.samples import PairSample
 from shoestring.recipes.huggingface.chunks import plain_head
 from shoestring.recipes.huggingface.versions import without_head
 from shoestring.techniques.loss import IGNORED, chunked_token_losses
+from shoestring.training.engine.evaluation_mode import evaluation_mode
 
 Pairs = dict[str, Tensor]
 """A batch of pairs. Its first half are the preferred answers, its second half the rejected ones:

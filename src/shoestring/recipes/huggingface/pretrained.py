@@ -15,7 +15,7 @@ from transformers.utils import logging
 
 from shoestring.base.errors import CheckpointError, UsageError
 from shoestring.base.reading import require_regular_files
-from shoestring.checkpoint import foreign
+from shoestring.training.checkpoint import foreign
 
 _SMALL_FILES = ["*.json", "*.txt", "*.model", "*.codes", "*.jinja"]
 """Configurations, indexes of weights, and tokenizers."""

@@ -122,7 +122,7 @@ class Legal(EvaluatesBatches):
     def pretrained(self, path: Path) -> nn.Module:
         """Return the network with the weights at `path`: its own, transformers' or the guide's."""
         if self._hierarchical:
-            from shoestring.checkpoint.foreign import load_foreign
+            from shoestring.training.checkpoint.foreign import load_foreign
 
             network = self.model()
             load_foreign(path, network)
@@ -232,7 +232,7 @@ class Legal(EvaluatesBatches):
             from shoestring.recipes.legal.judgments import collate
 
             return collate(samples)
-        from shoestring.data.padding import pad_batch
+        from shoestring.training.data.padding import pad_batch
 
         return pad_batch(samples, (0, 0, None))
 

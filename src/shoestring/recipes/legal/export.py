@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from shoestring.data.padding import pad_batch
 from shoestring.recipe.exports import Exported, OnnxGraph
 from shoestring.recipes.huggingface.saving import quiet
 from shoestring.recipes.legal.bilstm import BiLSTM
 from shoestring.recipes.legal.onnx_lstm import OnnxLSTM
+from shoestring.training.data.padding import pad_batch
 
 if TYPE_CHECKING:
     from shoestring.recipes.legal.classifier import RoleClassifier

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from shoestring.data.padding import pad_batch
 from shoestring.recipe.microbatches import split
 from shoestring.recipes.legal.documents import Document, SentenceIds
 from shoestring.recipes.legal.tokens import Tokenizer, encode_sentences
+from shoestring.training.data.padding import pad_batch
 
 Sample: TypeAlias = tuple[list[Tensor], Tensor]
 """The words of each sentence, (words,) int64, and the sentences' roles (sentences,) int64."""

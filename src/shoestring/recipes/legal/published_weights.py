@@ -13,10 +13,10 @@ from torch import Tensor
 from transformers import BertConfig
 
 from shoestring.base.errors import UsageError
-from shoestring.checkpoint.foreign import load_foreign, load_state, read_state_dict
 from shoestring.recipes.huggingface import pretrained
 from shoestring.recipes.legal.classifier import SIZES, RoleClassifier, load_configuration
 from shoestring.recipes.legal.roles import SETS
+from shoestring.training.checkpoint.foreign import load_foreign, load_state, read_state_dict
 
 _PREFIXES = {"bert.": "encoder.", "classifier.": "head."}
 _DERIVED = ".position_ids"

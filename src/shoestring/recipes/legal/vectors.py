@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from shoestring.data.padding import pad_batch
 from shoestring.recipe.microbatches import split
 from shoestring.recipes.legal.documents import Document, SentenceIds
+from shoestring.training.data.padding import pad_batch
 
 
 def vector_problem(text: str, width: int) -> str | None:

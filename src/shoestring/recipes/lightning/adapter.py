@@ -10,8 +10,6 @@ import torch
 from torch.utils.data import default_collate
 
 from shoestring.base.errors import UsageError
-from shoestring.data.generators import preserved_generators
-from shoestring.data.seeding import derive, seed_host
 from shoestring.recipe.contract import updates_per_epoch
 from shoestring.recipe.inputs import Input
 from shoestring.recipe.lightning import is_data_module, overrides
@@ -20,6 +18,8 @@ from shoestring.recipe.subset import subset_count
 from shoestring.recipes.lightning import evaluation, hooks, loaders, metrics, prediction
 from shoestring.recipes.lightning.trainer import Position, Trainer
 from shoestring.techniques import trees
+from shoestring.training.data.generators import preserved_generators
+from shoestring.training.data.seeding import derive, seed_host
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

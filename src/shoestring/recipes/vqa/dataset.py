@@ -7,13 +7,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from shoestring.data.padding import pad_batch
 from shoestring.recipes.thumbnails import encode_thumbnail
 from shoestring.recipes.vqa.images import to_tensor
 from shoestring.recipes.vqa.samples import Sample
 from shoestring.recipes.vqa.student import IGNORED, Batch
 from shoestring.recipes.vqa.texts import build_targets
 from shoestring.recipes.vqa.tokens import Tokenizer
+from shoestring.training.data.padding import pad_batch
 
 
 class EncodedSample(NamedTuple):

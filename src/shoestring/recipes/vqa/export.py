@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from transformers import AutoModel, AutoModelForSeq2SeqLM, BlipVisionModel, PreTrainedTokenizerFast
 
-from shoestring.checkpoint.files import json_text, write_file, write_text
-from shoestring.checkpoint.mapped import MappedFile
-from shoestring.checkpoint.tensors import serialize
 from shoestring.recipe.exports import Exported
 from shoestring.recipes.huggingface.saving import quiet
 from shoestring.recipes.vqa.images import DEVIATION, MEAN
 from shoestring.recipes.vqa.student import Batch, Student
 from shoestring.recipes.vqa.tokens import FIRST, MARKERS, PretrainedTokenizer, Tokenizer, VocabularyTokenizer
+from shoestring.training.checkpoint.files import json_text, write_file, write_text
+from shoestring.training.checkpoint.mapped import MappedFile
+from shoestring.training.checkpoint.tensors import serialize
 
 if TYPE_CHECKING:
     from shoestring.recipes.vqa.parts import Source

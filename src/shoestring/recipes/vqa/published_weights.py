@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import nn
 
 from shoestring.base.errors import UsageError
-from shoestring.checkpoint.foreign import load_foreign, load_state, read_state_dict
+from shoestring.training.checkpoint.foreign import load_foreign, load_state, read_state_dict
 
 _PREFIXES = {"vision_encoder.": "vision.", "text_encoder.": "text.", "decoder.": "writer.", "fusion.": "fusion."}
 _DERIVED = ("text_encoder.embeddings.position_ids", "text_encoder.embeddings.token_type_ids")

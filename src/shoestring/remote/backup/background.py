@@ -8,14 +8,14 @@ import time
 from shoestring.base.errors import ShoestringError, UsageError
 from shoestring.base.streams import write_messages
 from shoestring.base.system_errors import reason
-from shoestring.monitor.events import append
 from shoestring.remote.backup.conversation import Life, send
 from shoestring.remote.backup.copying import Copier
 from shoestring.remote.backup.opened import UnsettledError, newest_checkpoint
 from shoestring.remote.backup.stores import Store, open_store
 from shoestring.remote.backup.urls import Location, redacted
 from shoestring.remote.kaggle.client import KaggleError
-from shoestring.session.directory import RunDirectory
+from shoestring.training.monitor.events import append
+from shoestring.training.session.directory import RunDirectory
 
 _POLL_SECONDS = 0.25
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 1.0, 300.0

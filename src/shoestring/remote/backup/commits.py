@@ -15,9 +15,9 @@ from typing import Any
 
 from shoestring.base.reading import COUNT, MAX_COUNT, OBJECT, TEXT, find_problems, parse_json
 from shoestring.base.units import MIB
-from shoestring.checkpoint.files import json_text, matches_digest, with_digest
-from shoestring.checkpoint.manifest import FileEntry
-from shoestring.checkpoint.names import update_name, update_of
+from shoestring.training.checkpoint.files import json_text, matches_digest, with_digest
+from shoestring.training.checkpoint.manifest import FileEntry
+from shoestring.training.checkpoint.names import update_name, update_of
 from shoestring.version import __version__
 
 FORMAT = 1

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from shoestring.base.errors import CheckpointError, UsageError
 from shoestring.base.units import MIB, bytes_text
-from shoestring.checkpoint.manifest import FileEntry
 from shoestring.remote.backup.commits import (
     COMMITS,
     MAX_COMMIT_BYTES,
@@ -22,7 +21,8 @@ from shoestring.remote.backup.commits import (
 )
 from shoestring.remote.backup.opened import OpenedFile, OpenedRun, UnsettledError, open_run
 from shoestring.remote.backup.stores import Store
-from shoestring.session.directory import RunDirectory
+from shoestring.training.checkpoint.manifest import FileEntry
+from shoestring.training.session.directory import RunDirectory
 
 CHECKPOINTS = 2
 """The number of newest checkpoints whose copies stay."""

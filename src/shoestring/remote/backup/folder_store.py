@@ -9,7 +9,7 @@ from pathlib import Path
 
 from shoestring.base.processes import is_running
 from shoestring.base.reading import read_blocks
-from shoestring.checkpoint.files import remove_file, replace, sync, write_file
+from shoestring.training.checkpoint.files import remove_file, replace, sync, write_file
 
 
 class FolderStore:

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from shoestring.base.errors import RunError
 from shoestring.base.reading import read_blocks, read_bytes
-from shoestring.checkpoint.files import write_file
 from shoestring.remote.backup.commits import COMMITS, MAX_COMMIT_BYTES, OBJECTS, CommitName, names_of, parse_commit
 from shoestring.remote.kaggle.client import Client, KaggleError
 from shoestring.remote.kaggle.upload import dataset_metadata, difference
 from shoestring.remote.temporary import temporary_folder
+from shoestring.training.checkpoint.files import write_file
 
 _OBJECT = re.compile(r"[0-9a-f]{64}")
 _PROCESSING_SECONDS = 1800.0

@@ -12,11 +12,18 @@ from pathlib import Path
 
 from shoestring.base.errors import CheckpointError, UsageError
 from shoestring.base.reading import open_file
-from shoestring.checkpoint.files import close_quietly
-from shoestring.checkpoint.manifest import MANIFEST, DamagedFileError, FileEntry, Manifest, load_manifest, read_manifest
-from shoestring.checkpoint.names import update_of
 from shoestring.remote.backup.commits import FOLDERS, TOP_FILES
-from shoestring.session.directory import RunDirectory
+from shoestring.training.checkpoint.files import close_quietly
+from shoestring.training.checkpoint.manifest import (
+    MANIFEST,
+    DamagedFileError,
+    FileEntry,
+    Manifest,
+    load_manifest,
+    read_manifest,
+)
+from shoestring.training.checkpoint.names import update_of
+from shoestring.training.session.directory import RunDirectory
 
 _BLOCK_BYTES = 4 << 20
 _ATTEMPTS = 5

@@ -14,8 +14,6 @@ from shoestring.base.processes import is_running
 from shoestring.base.streams import write_messages
 from shoestring.base.system_errors import explaining
 from shoestring.base.units import MIB, bytes_text
-from shoestring.checkpoint.files import remove, sync, write_file
-from shoestring.checkpoint.manifest import FileEntry
 from shoestring.remote.backup.commits import (
     COMMITS,
     MAX_COMMIT_BYTES,
@@ -29,8 +27,10 @@ from shoestring.remote.backup.identity import read_identity, write_identity
 from shoestring.remote.backup.opened import newest_checkpoint
 from shoestring.remote.backup.stores import Store, open_store
 from shoestring.remote.backup.urls import Location, redacted
-from shoestring.session.directory import RunDirectory
-from shoestring.session.lock import locked
+from shoestring.training.checkpoint.files import remove, sync, write_file
+from shoestring.training.checkpoint.manifest import FileEntry
+from shoestring.training.session.directory import RunDirectory
+from shoestring.training.session.lock import locked
 
 _WITHOUT_RUN = {"lock", "planning.jsonl", "state.json"}
 """What the directory of a run that has no plan may have."""

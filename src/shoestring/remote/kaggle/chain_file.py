@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 from shoestring.base.errors import UsageError
 from shoestring.base.reading import COUNT, OBJECT, TEXT, Kind, find_problems, read_json, reason
-from shoestring.checkpoint.files import write_json
+from shoestring.training.checkpoint.files import write_json
 
 NAME = "chain.json"
 FOLDER = "kaggle"

@@ -14,11 +14,11 @@ from pathlib import Path, PurePosixPath
 from shoestring.base.errors import CheckpointError, UsageError
 from shoestring.base.system_errors import explaining
 from shoestring.base.units import bytes_text
-from shoestring.checkpoint.files import remove, sha256, sync
 from shoestring.remote.kaggle.client import Client, KaggleError
 from shoestring.remote.kaggle.kernel.session_file import NAME, OutputFile, SessionFile, read_session_file
-from shoestring.session.directory import RunDirectory
-from shoestring.session.lock import locked
+from shoestring.training.checkpoint.files import remove, sha256, sync
+from shoestring.training.session.directory import RunDirectory
+from shoestring.training.session.lock import locked
 
 RUN = "run"
 LOG = "shoestring.log"

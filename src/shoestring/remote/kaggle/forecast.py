@@ -17,15 +17,15 @@ from typing import Any, Literal
 from shoestring.base.errors import UsageError
 from shoestring.base.reading import MAX_COUNT, number, read_json
 from shoestring.base.units import count_text, plural, seconds_text
-from shoestring.checkpoint.files import write_json
-from shoestring.estimate.span import Span
 from shoestring.hardware.targets import find as find_target
-from shoestring.monitor.events import Event, read
-from shoestring.plan.sessions import PlannedSession, Work, sessions
+from shoestring.planning.estimate.span import Span
+from shoestring.planning.sessions import PlannedSession, Work, sessions
 from shoestring.remote.kaggle.chain_file import ChainState
 from shoestring.remote.kaggle.fetching import RUN
 from shoestring.remote.kaggle.job import hand_over_seconds
-from shoestring.session.directory import RunDirectory
+from shoestring.training.checkpoint.files import write_json
+from shoestring.training.monitor.events import Event, read
+from shoestring.training.session.directory import RunDirectory
 
 PLAN = "plan.json"
 """In `DIR/kaggle`: the plan that the chain began with."""

@@ -17,8 +17,8 @@ from shoestring.base.streams import write_messages
 from shoestring.base.units import seconds_text
 from shoestring.hardware.targets import find as find_target
 from shoestring.hardware.targets import with_limits
-from shoestring.plan.commands import plan_command
-from shoestring.plan.plan import Plan, make_plan
+from shoestring.planning.commands import plan_command
+from shoestring.planning.plan import Plan, make_plan
 from shoestring.recipe.absent_data import split_values
 from shoestring.recipe.dataset_paths import DatasetPath
 from shoestring.recipe.finding import VerifiedReference, as_finetune, choose_attached, file_of, is_hugging_face
@@ -42,7 +42,7 @@ from shoestring.remote.kaggle.package import (
 from shoestring.remote.kaggle.preflight import check_recipe, require_no_problems
 from shoestring.remote.kaggle.quota import left_text, quota_error, session_seconds
 from shoestring.remote.wheels import download_wheels, require_wheels
-from shoestring.session import trust
+from shoestring.training.session import trust
 
 _QUICK_SECONDS = 10.0
 """How long the first calls are repeated, while someone waits for the answer."""

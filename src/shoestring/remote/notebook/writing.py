@@ -13,7 +13,6 @@ from shoestring.base.errors import UsageError
 from shoestring.base.packages.requirements import required
 from shoestring.base.system_errors import explaining
 from shoestring.base.units import bytes_text
-from shoestring.checkpoint.files import write_text
 from shoestring.hardware.images import ImageAnswer, image_answer
 from shoestring.hardware.targets import find as find_target
 from shoestring.hardware.targets import machines
@@ -23,6 +22,7 @@ from shoestring.remote.kaggle.upload import dataset_metadata
 from shoestring.remote.notebook.carried import install_cell
 from shoestring.remote.notebook.cells import Cell, Platform, make_cells
 from shoestring.remote.wheels import cached_wheels, download_wheels, require_wheels
+from shoestring.training.checkpoint.files import write_text
 
 NOTEBOOK, METADATA, WHEELS = "notebook.ipynb", "kernel-metadata.json", "wheels"
 MAX_BYTES = 1_040_000

@@ -1,7 +1,7 @@
 import torch
 
-from shoestring.checkpoint.store import Store
 from shoestring.remote.kaggle.kernel.leaving import check, prune
+from shoestring.training.checkpoint.store import Store
 
 BYTES = 10**9
 

@@ -16,10 +16,10 @@ from typing import Any
 from shoestring.base.errors import ShoestringError
 from shoestring.base.reading import is_count, read_json
 from shoestring.base.units import bytes_text
-from shoestring.checkpoint.files import directory_bytes, remove, remove_renamed
-from shoestring.checkpoint.manifest import DamagedFileError, read_manifest, verify_file
-from shoestring.checkpoint.names import removed_path, update_of
-from shoestring.session.directory import RunDirectory
+from shoestring.training.checkpoint.files import directory_bytes, remove, remove_renamed
+from shoestring.training.checkpoint.manifest import DamagedFileError, read_manifest, verify_file
+from shoestring.training.checkpoint.names import removed_path, update_of
+from shoestring.training.session.directory import RunDirectory
 
 _NAMES = {"checkpoints", "light", "best", "preprocessing", "evidence", "logs", "failed"} | {
     "plan.json",

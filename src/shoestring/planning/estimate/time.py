@@ -1,0 +1,213 @@
+"""Estimate the seconds of an update from a trace: a host queues operators, and a device runs them asynchronously."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from shoestring.hardware.catalog import Device
+from shoestring.planning.estimate.calibration import Calibration
+from shoestring.planning.estimate.exchange import (
+    GATHERS,
+    LINKS,
+    Link,
+    exposed_seconds,
+    replica_seconds,
+    sharded_seconds,
+)
+from shoestring.planning.estimate.kernels import call_factor, kernel_seconds
+from shoestring.planning.estimate.measured_rates import rates_of
+from shoestring.planning.estimate.rates import Rates
+from shoestring.planning.estimate.spread import spread
+from shoestring.planning.trace.record import Facts, Op, Phase, Repeat, Trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seconds:
+    """An estimate of the time, with its range; `parts` by phase sum to `value`."""
+
+    parts: Mapping[str, float]
+    """Seconds of `forward`, `backward` and `optimizer`; with several GPUs also `exchange`, the part not overlapped; of
+    a recipe with a `rollout` whose steps are counted also `generation`."""
+    low: float
+    high: float
+    source: str
+    calibration: float = 1.0
+    """The factor applied from a run's measurements."""
+    range_names: tuple[str, ...] = ()
+    """The publications whose measured updates the range comes from."""
+
+    @property
+    def value(self) -> float:
+        return sum(self.parts.values())
+
+
+def update_seconds(
+    trace: Trace,
+    device: Device,
+    microbatches: float,
+    *,
+    work: float = 1.0,
+    gpus: int = 1,
+    sharding: str | None = "ddp",
+    torch_ddp: bool = False,
+    calibration: Calibration | None = None,
+    link: Link | None = None,
+    without: str | None = None,
+    cuda_graphs: bool = False,
+    cudnn_benchmark: bool = False,
+) -> Seconds | None:
+    """Estimate one update of so many microbatches on `device`: forward and backward of each, and one optimizer step.
+
+    A fraction of a microbatch is a smaller one. `work` is the share of the traced work of forward and backward that a
+    microbatch has, in as many operators: that of shorter samples, for example.
+
+    The trace is that of one of `gpus`, which exchange gradients over `link` (by default that of two T4s on PCIe): after
+    the last microbatch, with FSDP2 (`sharding` zero2 or zero3) in each one, and with `torch_ddp`, in torch's
+    DistributedDataParallel, while the last backward runs. With `cuda_graphs` the host launches each microbatch at once,
+    which counts as no time. With `cudnn_benchmark` convolutions run by cuDNN's fastest algorithms. `calibration` is
+    from a run on the same device. Sources of measurements whose name contains
+    `without` are excluded, so that their rows are not predicted from themselves. None if the catalog lacks the device's
+    rates. Input, saving and evaluation are not included.
+    """
+    if calibration and calibration.rates and calibration.device == device.title:
+        device, calibration = replace(device, measured=calibration.rates), None
+    rates = rates_of(device)
+    if rates is None:
+        return None
+    rates = replace(rates, autotuned=cudnn_benchmark)
+    operators = _operators(trace, rates, work)
+    low, typical, high = (
+        _phase_seconds(trace, operators, microbatches, rates, call_seconds, python_seconds, cuda_graphs)
+        for call_seconds, python_seconds in zip(rates.call_seconds, rates.python_seconds, strict=True)
+    )
+    if gpus > 1:
+        chosen_link = link or next(link for link in LINKS if not without or without not in link.source)
+        for parts in (low, typical, high):
+            parts["exchange"] += _exchange(
+                parts, trace.facts, microbatches, rates, gpus, sharding, torch_ddp, chosen_link
+            )
+    else:
+        for parts in (low, typical, high):
+            # One GPU has this phase only to add logical shards.
+            parts["backward"] += parts.pop("exchange")
+    if calibration and calibration.device == device.title:
+        measured_spread, factor = calibration.spread, calibration.factor
+        parts = {name: seconds * factor for name, seconds in typical.items()}
+        value = sum(parts.values())
+        limits = (value * measured_spread.low, value * measured_spread.high)
+        return Seconds(parts=parts, low=limits[0], high=limits[1], source=measured_spread.source, calibration=factor)
+    scored_spread = spread(device, without)
+    value = sum(typical.values())
+    return Seconds(
+        parts=typical,
+        low=value / _combined(value / sum(low.values()), 1 / scored_spread.low),
+        high=value * _combined(sum(high.values()) / value, scored_spread.high),
+        source=f"{rates.source}; range: {scored_spread.source}",
+        range_names=scored_spread.names,
+    )
+
+
+def _combined(*factors: float) -> float:
+    """Return the factor of several independent ones: the root of the sum of their squared logarithms.
+
+    A factor on the wrong side of one, of a spread that does not contain the prediction, counts as such.
+    """
+    squares = sum(math.copysign(math.log(factor) ** 2, factor - 1) for factor in factors)
+    return math.exp(math.copysign(math.sqrt(abs(squares)), squares))
+
+
+_GRADIENT_BYTES = 4
+"""Trained weights, and so their gradients, are fp32; autocast's copies are not exchanged."""
+
+
+def _exchange(
+    parts: Mapping[str, float],
+    facts: Facts,
+    microbatches: float,
+    rates: Rates,
+    gpus: int,
+    sharding: str | None,
+    torch_ddp: bool,
+    link: Link,
+) -> float:
+    """Return the seconds of an update that GPUs need for exchange, without the traced copies into buckets and back."""
+    gradients = facts.parameters_trainable * _GRADIENT_BYTES
+    copies = 4 * gradients / rates.bandwidth["elementwise"]
+    if sharding in GATHERS:
+        compute = (parts["forward"] + parts["backward"]) / microbatches
+        exposed = sharded_seconds(facts.weight_bytes, gradients, GATHERS[sharding], gpus, link, compute)
+        return microbatches * (copies + exposed)
+    if torch_ddp:
+        return copies + exposed_seconds(gradients, gpus, link, parts["backward"] / microbatches)
+    return replica_seconds(gradients, gpus, link, sends_weights=sharding == "zero1")
+
+
+class _Operator(NamedTuple):
+    """An operator of the measured update, with the host's work for it and the device's seconds."""
+
+    phase: Phase
+    call_factor: float
+    views: int
+    python_calls: int
+    kernel_seconds: float
+
+
+def _operators(trace: Trace, rates: Rates, work: float) -> list[_Operator | Repeat]:
+    operators: list[_Operator | Repeat] = []
+    phase: Phase | None = None
+    for event in trace.events:
+        if isinstance(event, Phase):
+            phase = event
+        elif isinstance(event, Op) and phase and phase.update == 1:
+            if work != 1.0 and phase.name in ("forward", "backward"):
+                event = replace(event, flops=round(event.flops * work), bytes=round(event.bytes * work))
+            host = call_factor(event, rates), event.calls - 1, event.python_calls
+            operators.append(_Operator(phase, *host, kernel_seconds(event, rates)))
+        elif isinstance(event, Repeat) and phase and phase.update == 1:
+            operators.append(event)
+    return operators
+
+
+def _phase_seconds(
+    trace: Trace,
+    operators: Sequence[_Operator | Repeat],
+    microbatches: float,
+    rates: Rates,
+    call_seconds: float,
+    python_seconds: float,
+    cuda_graphs: bool,
+) -> dict[str, float]:
+    """Return the seconds of each phase until the device has finished it: the mean over the recipe's stages.
+
+    The host starts each update when the device is idle, since it has read the loss, and runs ahead from there.
+    """
+    times: dict[tuple[str, int], float] = defaultdict(float)
+    host_time = device_time = step_start = 0.0
+    key = ("", 0)
+    for operator in operators:
+        if isinstance(operator, Repeat):
+            times[key] += (operator.times - 1) * (device_time - step_start)
+            # The lead that the host has gained in one step is used up in the first of many others.
+            step_start = host_time = device_time
+            continue
+        phase, factor, views, python_calls, kernels = operator
+        start = device_time
+        if (phase.name, phase.microbatch) != key:
+            key, step_start = (phase.name, phase.microbatch), start
+        if not cuda_graphs or phase.name == "optimizer":
+            share = factor * rates.call_shares.get(phase.name, 1.0)
+            host_time += share * call_seconds + views * rates.view_seconds + python_calls * python_seconds
+        device_time = max(device_time, host_time) + kernels
+        host_time = host_time if rates.queued else device_time
+        times[key] += device_time - start
+    last = trace.microbatches - 1
+    parts = {name: times[name, 0] + (microbatches - 1) * times[name, last] for name in ("forward", "backward")}
+    for name in ("exchange", "optimizer"):
+        parts[name] = times[name, 0]
+    if trace.counts_steps and ("generation", 0) in times:
+        parts = {"generation": times["generation", 0], **parts}
+    return {name: seconds / trace.stages for name, seconds in parts.items()}

@@ -1,0 +1,375 @@
+"""The calls of a group of identical blocks: which of them run, and what is recorded for the others.
+
+Most storages of a folded block have no tensors in this process. Its output, the gradient of its input, those of its
+parameters and the casts of its weights in autocast's cache do; autograd sees the block as one function.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from shoestring.planning.trace import autocast, identical, templates
+from shoestring.planning.trace.block_state import PLAIN, Arguments, Call, Gradients, Output, Pass
+from shoestring.planning.trace.record import Part
+from shoestring.planning.trace.recorder import Position, Recorder
+from shoestring.planning.trace.simulated_device import DEVICE
+from shoestring.planning.trace.templates import Form, NotRepeatableError, Released, Role, Template
+from shoestring.techniques import trees
+
+_INPUT: Role = ("input",)
+_GRADIENT: Role = ("gradient",)
+
+
+class Group:
+    """Identical blocks, in the order in which the model calls them."""
+
+    def __init__(self, recorder: Recorder, blocks: list[nn.Module]) -> None:
+        self.blocks = blocks
+        self.passes: list[Pass] = []
+        """The passes of the current microbatch."""
+        self.folded_calls = 0
+        self._problem: NotRepeatableError | None = None
+        """What went wrong in backward."""
+        self._recorder = recorder
+        self._parameters = [list(block.parameters()) for block in blocks]
+
+    def call(self, index: int, args: Any, kwargs: Any, run: Callable[[], Any]) -> Any:
+        """Run or fold the block with this index."""
+        if index == 0 and (not self.passes or len(self.passes[-1].calls) == len(self.blocks)):
+            self.passes.append(Pass())
+        current = self.passes[-1] if self.passes else None
+        if current is None or len(current.calls) != index:
+            raise NotRepeatableError("blocks are called in another order")
+        if not current.can_fold:
+            return self._run(current, run)
+        arguments = Arguments.read(args, kwargs)
+        if index == 0:
+            current.arguments = arguments
+            return self._run(current, run)
+        if index == 1:
+            return self._run_second(current, arguments, run)
+        if not self._can_repeat(current, index, arguments):
+            if index > 2:
+                raise NotRepeatableError("a block is called with other arguments")
+            current.can_fold = False
+            return self._run(current, run)
+        if index == len(self.blocks) - 1:
+            return self._run_last(current, arguments, run)
+        return self._fold(current, index, arguments)
+
+    def check_complete(self) -> None:
+        """Raise NotRepeatableError unless every pass of the microbatch has ended as it does when all blocks run."""
+        if self._problem is not None:
+            raise self._problem
+        for current in self.passes:
+            if not any(call.is_folded for call in current.calls):
+                continue
+            if len(current.calls) < len(self.blocks) or not all(call.is_complete for call in current.calls):
+                raise NotRepeatableError("a block was not called, or has no backward")
+            if any(self._parts(current, call) != self._parts(current, current.calls[1]) for call in current.calls[2:]):
+                raise NotRepeatableError("storages of a block have other parts")
+
+    def _parts(self, current: Pass, call: Call) -> list[Part | None]:
+        """Return the parts of the storages of a block's forward, without its result: that has a tensor in each case."""
+        assert current.output is not None
+        parts = self._recorder.parts(call.storages.start, call.storages.stop)
+        return [part for offset, part in enumerate(parts) if offset != current.output.offset]
+
+    def _run(self, current: Pass, run: Callable[[], Any]) -> Any:
+        start = self._recorder.position().storages
+        result = run()
+        current.calls.append(Call(len(current.calls), self._storages_since(start), is_complete=True))
+        return result
+
+    def _run_second(self, current: Pass, arguments: Arguments, run: Callable[[], Any]) -> Any:
+        """Run the second block and make its template, if the others can be expected to have the same events."""
+        assert current.arguments is not None
+        differing = arguments.differing(current.arguments) or []
+        source = arguments.tensor(differing[0]) if len(differing) == 1 else None
+        if source is None or not arguments.are_supported(differing[0]):
+            current.can_fold = False
+            return self._run(current, run)
+        current.arguments, current.input_place = arguments, differing[0]
+        current.input_form = templates.form(source), source.requires_grad
+        current.state = self._state(1)
+        attributes = identical.plain_attributes(self.blocks[1])
+        start = self._recorder.position()
+        result = run()
+        call = Call(1, self._storages_since(start.storages), self._recorder.storage_index(source))
+        current.calls.append(call)
+        try:
+            if attributes != identical.plain_attributes(self.blocks[1]):
+                raise NotRepeatableError("a block changes its attributes")
+            current.forward = templates.make(self._recorder, start, {})
+            current.output = self._output(result, source, start)
+            current.casts = self._new_casts(1, start)
+            bound_offsets = {current.output.offset, *(offset for _, offset, _ in current.casts)}
+            if not current.output.requires_grad and current.forward.survivors - bound_offsets:
+                raise NotRepeatableError("a block without backward does not free its storages")
+        except NotRepeatableError:
+            current.can_fold, call.is_complete = False, True
+            return result
+        current.second_input = weakref.ref(source.untyped_storage())
+        self._watch_backward(current, call, source, result)
+        return result
+
+    def _run_last(self, current: Pass, arguments: Arguments, run: Callable[[], Any]) -> Any:
+        """Run the last block, whose forward must have the events of the second one's."""
+        source = arguments.tensor(current.input_place)
+        assert source is not None
+        start = self._recorder.position()
+        result = run()
+        call = Call(len(self.blocks) - 1, self._storages_since(start.storages), self._recorder.storage_index(source))
+        current.calls.append(call)
+        casts = [(parameter, offset) for parameter, offset, _ in self._new_casts(call.index, start)]
+        if (
+            templates.make(self._recorder, start, {}) != current.forward
+            or self._output(result, source, start) != current.output
+            or casts != [(parameter, offset) for parameter, offset, _ in current.casts]
+        ):
+            raise NotRepeatableError("the forward of the last block has other events")
+        self._watch_backward(current, call, source, result)
+        return result
+
+    def _fold(self, current: Pass, index: int, arguments: Arguments) -> Any:
+        """Record the events of the second block's forward for another one, and return the result of that."""
+        forward, output, source = current.forward, current.output, arguments.tensor(current.input_place)
+        assert forward is not None and output is not None and isinstance(source, FakeTensor)
+        second = current.calls[1].storages
+        parts = self._recorder.parts(second.start, second.stop)
+        first = templates.repeat(self._recorder, forward, parts, _refuse)
+        for parameter, offset, get_cast in current.casts:
+            cast = get_cast()
+            if cast is None:
+                raise NotRepeatableError("the cast of a weight was removed from the cache")
+            copy = templates.new_tensor(templates.form(cast), source)
+            self._recorder.bind(copy, first + offset, copied=cast)
+            autocast.cached_casts[id(self._parameters[index][parameter])] = copy
+        result = templates.new_tensor(output.form, source)
+        self._recorder.bind(result, first + output.offset)
+        call = Call(index, range(first, first + len(forward.sizes)), is_folded=True)
+        current.calls.append(call)
+        self.folded_calls += 1
+        if output.requires_grad:
+            # What blocks save for backward remains allocated; otherwise the caller frees it.
+            call.input = source if current.second_input() is not None else None
+            source.register_hook(self._hook(lambda gradient: self._check_gradient(call, gradient)))
+            apply: Any = _FoldedBlock.apply
+            results = [result]
+            del result
+            result = apply(source, results, lambda gradient: self._backward(current, call, gradient))
+        else:
+            call.is_complete = True
+        return output.with_tensor(result)
+
+    def _can_repeat(self, current: Pass, index: int, arguments: Arguments) -> bool:
+        """Return whether a block is called as the second one was."""
+        assert current.arguments is not None
+        source = arguments.tensor(current.input_place) if current.arguments.structure == arguments.structure else None
+        return (
+            source is not None
+            and arguments.differing(current.arguments) == [current.input_place]
+            and (templates.form(source), source.requires_grad) == current.input_form
+            and self._state(index) == current.state
+        )
+
+    def _state(self, index: int) -> Any:
+        casts = [id(parameter) in autocast.cached_casts for parameter in self._parameters[index]]
+        modes = torch.is_grad_enabled(), torch.is_autocast_enabled(DEVICE), torch.get_autocast_dtype(DEVICE)
+        return modes, casts, identical.state(self.blocks[index])
+
+    def _storages_since(self, start: int) -> range:
+        return range(start, self._recorder.position().storages)
+
+    def _output(self, result: Any, source: Tensor, start: Position) -> Output:
+        """Return the form of a block's result. Raises NotRepeatableError unless that is one new tensor."""
+        leaves, structure = trees.flatten(result)
+        places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        values = [leaf for leaf in leaves if not isinstance(leaf, Tensor)]
+        index = self._recorder.storage_index(leaves[places[0]]) if len(places) == 1 else None
+        if index is None or index < start.storages or not all(isinstance(leaf, PLAIN) for leaf in values):
+            raise NotRepeatableError("the result of a block is not one new tensor")
+        tensor = leaves[places[0]]
+        if tensor.requires_grad and not source.requires_grad:
+            raise NotRepeatableError("the input of a block needs no gradient")
+        offset = index - start.storages
+        return Output(structure, values, places[0], offset, templates.form(tensor), tensor.requires_grad)
+
+    def _new_casts(self, index: int, start: Position) -> list[tuple[int, int, Any]]:
+        numbers = {id(parameter): number for number, parameter in enumerate(self._parameters[index])}
+        casts = []
+        for key, cast in autocast.cached_casts.items():
+            storage = self._recorder.storage_index(cast) if key in numbers else None
+            if storage is not None and storage >= start.storages:
+                casts.append((numbers[key], storage - start.storages, weakref.ref(cast)))
+        return casts
+
+    def _watch_backward(self, current: Pass, call: Call, source: Tensor, result: Any) -> None:
+        """Have the template made, or compared, of a block that runs."""
+        output = next(leaf for leaf in trees.leaves(result) if isinstance(leaf, Tensor))
+        output_number = output.output_nr
+        call.is_complete = not output.requires_grad
+        if output.requires_grad:
+            assert output.grad_fn is not None
+            # It runs after the hooks of the result, such as those that gather divided weights.
+            output.grad_fn.register_prehook(lambda gradients: self._begin_backward(call, gradients[output_number]))
+            source.register_hook(self._hook(lambda gradient: self._finish_backward(current, call, gradient)))
+
+    def _hook(self, work: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
+        """Return a hook of a tensor that raises nothing: an exception in backward may abort the process."""
+
+        def hook(gradient: Tensor) -> None:
+            try:
+                if self._problem is None:
+                    work(gradient)
+            except Exception as error:  # noqa: BLE001 - any exception here may abort the process
+                self._problem = NotRepeatableError(str(error))
+
+        return hook
+
+    def _backward(self, current: Pass, call: Call, gradient: Tensor | None) -> Tensor | None:
+        """Return the gradient of a folded block's input: after a problem, which `check_complete` raises, any tensor."""
+        if self._problem is None:
+            try:
+                return self._fold_backward(current, call, gradient)
+            except Exception as error:  # noqa: BLE001 - any exception here may abort the process
+                self._problem = NotRepeatableError(str(error))
+        # Without a gradient, operators of other blocks may abort the process.
+        return templates.new_tensor(current.input_form[0], gradient) if isinstance(gradient, FakeTensor) else None
+
+    def _begin_backward(self, call: Call, gradient: Tensor) -> None:
+        """Run when the gradient of the block's result is complete."""
+        call.start = self._recorder.position()
+        call.incoming = self._recorder.storage_index(gradient), templates.form(gradient)
+        call.old_gradients = self._gradient_storages(call)
+
+    def _gradient_storages(self, call: Call) -> list[int | None]:
+        return [self._recorder.storage_index(parameter.grad) for parameter in self._parameters[call.index]]
+
+    def _finish_backward(self, current: Pass, call: Call, gradient: Tensor) -> None:
+        """Run when the gradient of the block's input is complete."""
+        if not current.can_fold or call.is_complete:
+            return
+        if call.start is None or call.incoming is None:
+            raise NotRepeatableError("the result of a block has no gradient")
+        template = templates.make(self._recorder, call.start, self._roles(call))
+        gradients = self._gradients(call, gradient, template)
+        if call.index > 1:
+            current.backward, current.gradients = template, gradients
+        elif (template, gradients) != (current.backward, current.gradients):
+            raise NotRepeatableError("the backward of the second block has other events")
+        call.is_complete = True
+
+    def _roles(self, call: Call) -> dict[int, Role]:
+        """Return the roles of the storages that the backward of a block may free."""
+        assert call.incoming is not None
+        candidates: list[tuple[int | None, Role]] = [(call.input_index, _INPUT), (call.incoming[0], _GRADIENT)]
+        candidates += [(storage, ("parameter", number)) for number, storage in enumerate(call.old_gradients)]
+        for number, other in enumerate(self.passes):
+            storages = other.calls[call.index].storages if len(other.calls) > call.index else range(0)
+            candidates += [(storage, ("forward", number, storage - storages.start)) for storage in storages]
+        return {storage: role for storage, role in candidates if storage is not None}
+
+    def _gradients(self, call: Call, gradient: Tensor, template: Template) -> Gradients:
+        """Return which of the new storages are gradients. Raises NotRepeatableError if others remain."""
+        assert call.start is not None and call.incoming is not None
+        first = call.start.storages
+        parameters: list[tuple[int, Form] | None] = []
+        for parameter, old in zip(self._parameters[call.index], call.old_gradients, strict=True):
+            grad, storage = parameter.grad, self._recorder.storage_index(parameter.grad)
+            if grad is None or storage is None or storage == old:
+                parameters.append(None)
+            else:
+                parameters.append((storage - first, templates.form(grad)))
+        storage = self._recorder.storage_index(gradient)
+        source = None if storage is None else (storage - first, templates.form(gradient))
+        is_incoming = (storage, templates.form(gradient)) == call.incoming
+        if source is None or not (is_incoming or Released(_GRADIENT) in template.steps):
+            raise NotRepeatableError("the gradient of a block is not freed")
+        new = [entry[0] for entry in (*parameters, None if is_incoming else source) if entry is not None]
+        if len(set(new)) < len(new) or set(new) != template.survivors:
+            raise NotRepeatableError("storages of backward are not freed")
+        is_none = [old is None for old in call.old_gradients]
+        return Gradients(call.incoming[1], None if is_incoming else source, parameters, is_none)
+
+    def _fold_backward(self, current: Pass, call: Call, gradient: Tensor | None) -> Tensor:
+        """Record the events of the last block's backward for a folded one, and return the gradient of its input."""
+        template, gradients = current.backward, current.gradients
+        if template is None or gradients is None or not isinstance(gradient, FakeTensor):
+            raise NotRepeatableError("the last block has no backward")
+        is_none = [storage is None for storage in self._gradient_storages(call)]
+        if templates.form(gradient) != gradients.incoming or is_none != gradients.are_none:
+            raise NotRepeatableError("the gradient of a block has another form")
+        parameters = self._parameters[call.index]
+        tensors = {_INPUT: call.input, _GRADIENT: gradient}
+
+        def free(step: Released) -> None:
+            match step.role:
+                case "forward", int(number), int(offset):
+                    self._recorder.free_untracked(self.passes[number].calls[call.index].storages[offset])
+                case "parameter", int(number):
+                    self._release(parameters[number].grad)
+                case role:
+                    self._release(tensors[role])
+
+        try:
+            first = templates.repeat(self._recorder, template, [None] * len(template.sizes), free)
+        except KeyError as error:
+            raise NotRepeatableError("a storage of a block is not allocated") from error
+        tensors.clear()
+        for parameter, new in zip(parameters, gradients.parameters, strict=True):
+            if new is not None:
+                parameter.grad = self._bound(first + new[0], new[1], gradient)
+        end = self._recorder.position()
+        call.input = None
+        if self._recorder.position() != end:
+            raise NotRepeatableError("the input of a block is freed elsewhere")
+        call.is_complete = True
+        source = (
+            gradient
+            if gradients.input is None
+            else self._bound(first + gradients.input[0], gradients.input[1], gradient)
+        )
+        call.returned = self._recorder.storage_index(source)
+        return source
+
+    def _release(self, tensor: Tensor | None) -> None:
+        if tensor is None or self._recorder.storage_index(tensor) is None:
+            raise NotRepeatableError("a storage of a block is not allocated")
+        self._recorder.release(tensor)
+
+    def _bound(self, index: int, form: Form, gradient: FakeTensor) -> Tensor:
+        tensor = templates.new_tensor(form, gradient)
+        self._recorder.bind(tensor, index)
+        return tensor
+
+    def _check_gradient(self, call: Call, gradient: Tensor) -> None:
+        """Refuse an input that other modules use too: its gradient would be summed in another place."""
+        if self._recorder.storage_index(gradient) != call.returned:
+            raise NotRepeatableError("the input of a block is used elsewhere")
+
+
+class _FoldedBlock(torch.autograd.Function):
+    """A folded block, with the only tensor in `results` as the result."""
+
+    library_calls = (0, 0)  # those of the block are repeated with its events
+
+    @staticmethod
+    def forward(ctx: Any, _source: Tensor, results: list[Tensor], run_backward: Callable[..., Tensor | None]) -> Tensor:
+        ctx.run_backward = run_backward
+        ctx.set_materialize_grads(False)
+        return results.pop()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None, None]:
+        return ctx.run_backward(*gradients), None, None
+
+
+def _refuse(step: Released) -> None:
+    raise NotRepeatableError(f"a storage of another module is freed: {step.role}")

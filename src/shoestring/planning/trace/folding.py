@@ -1,0 +1,87 @@
+"""Folding: of a group of identical blocks only three run; their events are recorded again for the others.
+
+A trace takes its time in Python, for each operator, and the blocks of a language model are identical. The first two and
+the last block of a group run. The events of the second one's forward are repeated for the following blocks, with new
+storages; in backward, which runs in reverse, those of the last one. The record is exactly that of running all blocks:
+the last block's forward and the second one's backward run after the folded blocks, and must have the same events.
+Whatever else could make a difference raises NotRepeatableError; the model is then traced without folding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from shoestring.planning.trace import identical, redirected
+from shoestring.planning.trace.block_calls import Group
+from shoestring.planning.trace.recorder import Recorder
+from shoestring.planning.trace.templates import NotRepeatableError
+
+__all__ = ["Folding", "NotRepeatableError"]
+
+_LEAST_BLOCKS = 4
+
+
+class Folding:
+    """Folds identical `blocks` of the model in the microbatches that run in the context `microbatch`."""
+
+    def __init__(self, recorder: Recorder, model: nn.Module, blocks: Sequence[nn.Module]) -> None:
+        self._recorder = recorder
+        self._groups = [Group(recorder, blocks) for blocks in identical.groups(model, blocks, _LEAST_BLOCKS)]
+        self._is_active = False
+
+    @property
+    def count(self) -> int:
+        """The number of calls of blocks that were folded."""
+        return sum(group.folded_calls for group in self._groups)
+
+    @contextmanager
+    def microbatch(self) -> Iterator[None]:
+        """Fold blocks that are called in the context. Raises NotRepeatableError."""
+        for group in self._groups:
+            group.passes.clear()
+        self._is_active = True
+        try:
+            yield
+        finally:
+            self._is_active = False
+        for group in self._groups:
+            group.check_complete()
+        if self._recorder.untracked:
+            raise NotRepeatableError("storages of a block remain allocated")
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        """Redirect the calls of the blocks in the context.
+
+        Raises NotRepeatableError for any exception, once a block was folded: without folding there may be none.
+        """
+        kinds = [(block, type(block)) for group in self._groups for block in group.blocks]
+        for group in self._groups:
+            for index, block in enumerate(group.blocks):
+                self._redirect(group, index, block)
+        try:
+            yield
+        except Exception as error:
+            if self.count:
+                raise NotRepeatableError(str(error)) from error
+            raise
+        finally:
+            for block, kind in kinds:
+                block.__class__ = kind
+
+    def _redirect(self, group: Group, index: int, block: nn.Module) -> None:
+        """Let the group decide the calls of its block."""
+
+        def call(run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+            if not self._is_active:
+                return run(*args, **kwargs)
+            return group.call(index, args, kwargs, lambda: run(*args, **kwargs))
+
+        try:
+            redirected.redirect(block, call)
+        except TypeError as error:
+            raise NotRepeatableError(f"calls of {type(block).__name__} cannot be redirected") from error

@@ -1,0 +1,252 @@
+"""Sharded weights, gradients and optimizer states: FSDP2's `fully_shard` of each block and of the root module.
+
+The order of events is that of torch 2.13's `torch/distributed/fsdp/_fully_shard/` (`_fsdp_state.py`,
+`_fsdp_param_group.py`, `_fsdp_collectives.py`), with its defaults. Every parameter is sharded along its first dimension
+and padded there. A block's weights are all-gathered into a buffer, then copied out to separate tensors; in forward that
+buffer stays until the next block is gathered, in backward the next block's buffer is prefetched. Gradients are copied
+into a reduce-scatter buffer that stays until the next block's; the root's weights stay from forward to the end of
+backward. Each microbatch's gradients are reduced. Weights are gathered in their own type, without a mixed-precision
+policy; frozen weights are sharded as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from shoestring.base.errors import UsageError
+from shoestring.planning.trace import redirected
+from shoestring.planning.trace.record import Part
+from shoestring.planning.trace.recorder import Recorder
+from shoestring.planning.trace.simulated_device import DEVICE, tensors
+from shoestring.planning.trace.single_device import SingleDevice
+from shoestring.techniques import trees
+
+
+class FsdpShards(SingleDevice):
+    """`fully_shard` of each block, then of the model, with or without resharding of the blocks after forward."""
+
+    def __init__(
+        self, recorder: Recorder, model: nn.Module, blocks: list[nn.Module], gpus: int, *, reshard_after_forward: bool
+    ) -> None:
+        self._model = model
+        parameters = list(model.parameters())
+        recorder.erase(parameters)
+        self._shards = {parameter: _shard(parameter, gpus) for parameter in parameters}
+        recorder.label(self._shards.values(), "weights")
+        self.trained = [shard for shard in self._shards.values() if shard.requires_grad]
+        self._shared = _SharedState(recorder, gpus)
+        root_shards = dict(self._shards)
+        self._groups = []
+        for block in blocks:
+            block_shards = {
+                parameter: root_shards.pop(parameter) for parameter in block.parameters() if parameter in root_shards
+            }
+            self._groups.append(_Group(block_shards, self._shared))
+            _redirect(block, self._groups[-1], reshard_after_forward=reshard_after_forward)
+        self._root = _Group(root_shards, self._shared)
+        model.register_forward_pre_hook(lambda *_: self._root.gather())
+        model.register_forward_hook(lambda *_: self._shared.free_all_gather_buffer())
+
+    @contextmanager
+    def during_optimizer_setup(self) -> Iterator[None]:
+        self._register(self._shards)
+        try:
+            yield
+        finally:
+            self._register({shard: parameter for parameter, shard in self._shards.items()})
+
+    def before_forward(self) -> None:
+        self._shared.forward_order.clear()
+        self._root.state = "forward"
+        self._root.gather()
+
+    def before_backward(self) -> None:
+        """Prefetch the last block's weights, as hooks on the root's results do."""
+        self._shared.free_all_gather_buffer()
+        self._root.state = "backward"
+        for group in self._shared.forward_order[-1:]:
+            group.prefetch()
+
+    def after_backward(self) -> None:
+        """Reduce the groups that no hook has reduced: blocks whose inputs need no gradient, and the root."""
+        groups = [*reversed(self._groups), self._root]
+        for group in groups:
+            if group.state != "reduced":
+                group.reduce()
+        for group in groups:
+            group.reset()
+        self._shared.reduce_scatter_buffer = None
+
+    def _register(self, replacements: Mapping[nn.Parameter, nn.Parameter]) -> None:
+        for module in self._model.modules():
+            for name, parameter in module._parameters.items():
+                if parameter is not None:
+                    # Set the attribute, so that recurrent layers update their own list of weights.
+                    setattr(module, name, replacements[parameter])
+
+
+class _SharedState:
+    """State that all groups share: the number of GPUs, the buffers that outlive a block, the order of forward."""
+
+    def __init__(self, recorder: Recorder, gpus: int) -> None:
+        self.recorder = recorder
+        self.gpus = gpus
+        self.forward_order: list[_Group] = []
+        self.all_gather_buffer: Tensor | None = None
+        """The last block's all-gather buffer, which is freed when the next block's weights are copied out."""
+        self.reduce_scatter_buffer: Tensor | None = None
+        """The last block's reduce-scatter buffer."""
+
+    def free_all_gather_buffer(self) -> None:
+        self.all_gather_buffer = None
+
+    def allocate_buffer(self, size: int, part: Part) -> Tensor:
+        buffer = torch.empty(size, dtype=torch.uint8, device=DEVICE)
+        self.recorder.label([buffer], part)
+        return buffer
+
+
+class _Group:
+    """Parameters that are gathered and reduced together, with their shards."""
+
+    def __init__(self, shards: Mapping[nn.Parameter, nn.Parameter], shared: _SharedState) -> None:
+        self.state: Literal["idle", "forward", "backward", "reduced"] = "idle"
+        self._shared = shared
+        self._shards = shards
+        self._bytes = {parameter: _size(shard) * shared.gpus for parameter, shard in shards.items()}
+        self._prefetched: Tensor | None = None
+        self._is_gathered = False
+        self._forward_indices: list[int] = []
+        """The group's indices in the order of forward, for each call whose backward has not run yet."""
+        trained_types = {str(shard.dtype) for shard in shards.values() if shard.requires_grad}
+        if len(trained_types) > 1:
+            raise UsageError(
+                f"sharding: the trainable weights of one block have the types {', '.join(sorted(trained_types))}, "
+                "and FSDP2 reduces gradients of one type only",
+                hint="set sharding=zero1, which shards the optimizer states of any model",
+            )
+
+    def prefetch(self) -> None:
+        """Start to gather: allocate the buffer that receives all GPUs' shards."""
+        if self._shards and not self._is_gathered and self._prefetched is None:
+            self._prefetched = self._shared.allocate_buffer(sum(self._bytes.values()), "all-gather buffers")
+
+    def gather(self) -> None:
+        """Gather the whole weights and copy them out of the buffer."""
+        self.prefetch()
+        if self._prefetched is None:
+            return
+        for parameter, size in self._bytes.items():
+            self._shared.recorder.revive(parameter, size, "gathered weights")
+        if self.state == "forward":
+            # Not earlier: `wait_for_unshard` references the previous buffer until it returns.
+            self._shared.all_gather_buffer = self._prefetched
+        self._prefetched, self._is_gathered = None, True
+
+    def reshard(self) -> None:
+        """Free the whole weights, so that only this GPU's shards remain."""
+        if self._is_gathered:
+            for parameter in self._shards:
+                self._shared.recorder.release(parameter)
+        self._is_gathered = False
+
+    def finish_forward(self) -> None:
+        self._forward_indices.append(len(self._shared.forward_order))
+        self._shared.forward_order.append(self)
+        self.state = "idle"
+
+    def begin_backward(self, _: Tensor) -> None:
+        """Gather the weights for backward, and prefetch those of the next block in backward."""
+        if self.state == "backward":
+            return
+        self.state = "backward"
+        self.gather()
+        if self._forward_indices and (index := self._forward_indices.pop()):
+            self._shared.forward_order[index - 1].prefetch()
+
+    def reduce(self) -> None:
+        """Reduce-scatter the gradients: sum them over the GPUs and keep those of this GPU's shards."""
+        self.state = "reduced"
+        gradients = {parameter: parameter.grad for parameter in self._shards if parameter.grad is not None}
+        for parameter in gradients:
+            parameter.grad = None
+        self.reshard()
+        self._shared.reduce_scatter_buffer = None
+        if not gradients:
+            return
+        shards = [self._shards[parameter] for parameter in gradients]
+        buffer_bytes = sum(map(_size, shards)) * self._shared.gpus
+        buffer = self._shared.allocate_buffer(buffer_bytes, "reduce-scatter buffers")
+        gradients.clear()
+        received = torch.empty(sum(shard.numel() for shard in shards), dtype=shards[0].dtype, device=DEVICE)
+        self._shared.recorder.label([received], "gradients")
+        for shard, piece in zip(shards, received.split([shard.numel() for shard in shards]), strict=True):
+            if shard.grad is None:
+                shard.grad = piece.view(shard.shape)
+            else:
+                shard.grad += piece.view(shard.shape)
+        self._shared.reduce_scatter_buffer = buffer
+
+    def reset(self) -> None:
+        self._prefetched, self.state = None, "idle"
+        self._forward_indices.clear()
+
+
+def _redirect(block: nn.Module, group: _Group, *, reshard_after_forward: bool) -> None:
+    """Gather the group's weights for each call of the block, except for a call in backward, which has them already."""
+
+    def call(run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        group.state = "forward"
+        group.gather()
+        args, kwargs = _reduce_in_backward(group, (args, kwargs))
+        results = run(*args, **kwargs)
+        if reshard_after_forward:
+            group.reshard()
+        group.finish_forward()
+        for tensor in tensors(results):
+            if tensor.requires_grad:
+                tensor.register_hook(group.begin_backward)
+        return results
+
+    redirected.redirect(block, call)
+
+
+def _reduce_in_backward(group: _Group, arguments: Any) -> Any:
+    """Return the arguments, wrapped so that the group is reduced once backward has computed their gradients."""
+    leaves, form = trees.flatten(arguments)
+    indices = [index for index, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.requires_grad]
+    if indices and torch.is_grad_enabled():
+        apply: Any = _Reduce.apply
+        for index, tensor in zip(indices, apply(group, *(leaves[index] for index in indices)), strict=True):
+            leaves[index] = tensor
+    return trees.unflatten(leaves, form)
+
+
+class _Reduce(torch.autograd.Function):
+    """The identity in forward; the group's reduction in backward."""
+
+    @staticmethod
+    def forward(ctx: Any, group: _Group, *arguments: Tensor) -> tuple[Tensor, ...]:
+        ctx.group = group
+        return arguments
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        ctx.group.reduce()
+        return None, *gradients
+
+
+def _shard(parameter: nn.Parameter, gpus: int) -> nn.Parameter:
+    """Return the shard of the first GPU, whose part of the rows is the largest."""
+    rows, *row_shape = parameter.shape or (1,)
+    shard = torch.empty(-(-rows // gpus), *row_shape, dtype=parameter.dtype, device=DEVICE)
+    return nn.Parameter(shard, requires_grad=parameter.requires_grad)
+
+
+def _size(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

@@ -1,0 +1,105 @@
+"""Trace a recipe's work without gradients: its predictions, and the rollout before an update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from shoestring.base.settings import Settings
+from shoestring.planning.trace import attention, autocast, loading, python_calls, simulated_device
+from shoestring.planning.trace.record import Event, Storage
+from shoestring.planning.trace.recorder import Recorder
+from shoestring.recipe.generation import Step
+from shoestring.recipe.losses import EVALUATION_HINT, loss_without_stage
+from shoestring.recipe.options import LoadedRecipe
+from shoestring.techniques import adapt, fp32_modules, memory_format, nested
+
+Steps = Callable[[nn.Module, Any], Iterable[Any]]
+Work = Literal["prediction", "evaluation", "answers"]
+
+
+def run(
+    recorder: Recorder,
+    loaded: LoadedRecipe,
+    settings: Settings,
+    *,
+    work: Work,
+    capability: tuple[int, int] | None,
+) -> tuple[tuple[Storage, ...], tuple[Event, ...]]:
+    """Trace predictions for two batches of `settings.micro_batch` samples, evaluations of them, or answering all
+    held-out prompts twice, as forward phases of two updates.
+
+    The steps of a prediction are those of the recipe's `inference` or `rollout`, those of an evaluation of its
+    `evaluation_work`, or else the forward pass of its `loss`; those of answers are of its `answers_work`. A
+    `capability` of None means a CPU. Raises whatever the recipe's code raises.
+    """
+    attention.CAPABILITY.set(capability)
+    assert settings.micro_batch is not None and settings.precision is not None
+    recipe = loaded.recipe
+    model = simulated_device.build(lambda: adapt.planned_model(loaded))
+    memory_format.apply(model, settings.memory_format)
+    batch = recipe.batch(settings.micro_batch)
+    steps = _steps(loaded, work)
+    with (
+        simulated_device.fake_mode(),
+        recorder,
+        python_calls.counting(recorder.count_python_calls),
+        memory_format.reshaping_views(settings.memory_format),
+    ):
+        recorder.mark("model", 0)
+        loading.move_model(recorder, model)
+        fp32_modules.apply(model, settings.fp32_modules)
+        recorder.label(model.parameters(), "weights")
+        recorder.label(model.buffers(), "buffers")
+        for number in range(2):
+            recorder.mark("forward", number)
+            run_steps(recorder, steps, model, batch, settings)
+        recorder.mark("end", 1)
+        return recorder.record()
+
+
+def run_steps(recorder: Recorder, steps: Steps, model: nn.Module, batch: Any, settings: Settings) -> None:
+    """Run the steps in evaluation mode without gradients, with `batch` moved to the simulated device.
+
+    A step yields the tensors that it keeps for the next one.
+    """
+    assert settings.precision is not None
+    device_batch = simulated_device.move_batch(batch, settings.memory_format)
+    recorder.label(nested.tensors(device_batch), "batch")
+    training = {module: module.training for module in model.modules()}
+    model.eval()
+    with torch.no_grad(), autocast.region(settings.precision):
+        for step in steps(model, device_batch):
+            recorder.label(simulated_device.tensors(step.state if isinstance(step, Step) else step), "KV cache")
+            if isinstance(step, Step):
+                recorder.mark_step(step.times)
+            # The next step replaces one tensor after another; a reference here would keep both alive.
+            del step
+    for module, mode in training.items():
+        module.training = mode
+
+
+def _steps(loaded: LoadedRecipe, work: Work) -> Steps:
+    parts = loaded.parts
+    if work == "answers":
+        assert parts.answers_work
+        answers_work = parts.answers_work
+        return lambda model, _: answers_work(model)
+    own_steps = parts.evaluation_work if work == "evaluation" else parts.inference or parts.rollout
+    return own_steps or _forward(loaded.recipe, work)
+
+
+def _forward(recipe: Any, work: Work) -> Steps:
+    hint = "write inference(model, batch), the steps of predict as an iterator, or give the argument a default"
+    if work == "evaluation":
+        hint = EVALUATION_HINT
+    loss = loss_without_stage(recipe, f"{'an' if work == 'evaluation' else 'a'} {work}", hint)
+
+    def steps(model: nn.Module, batch: Any) -> Iterator[None]:
+        loss(model, batch)
+        yield None
+
+    return steps

@@ -1,0 +1,48 @@
+"""The holder of a run's lock, inspected without acquiring the lock and without writing to the run's directory."""
+
+import errno
+import fcntl
+import os
+import re
+from pathlib import Path
+
+from shoestring.base.reading import open_file
+from shoestring.runs.check.facts import RunLock
+
+_HOLDER = re.compile(r"pid (?P<pid>\d+) on (?P<node>\S+), begun (?P<started>\d+)")
+
+
+def inspect_lock(run: Path) -> RunLock:
+    """Return the state of the run's lock. On a file system without locks it follows from the lock file alone."""
+    try:
+        descriptor = open_file(run / "lock", follow=False)
+    except (OSError, ValueError):
+        return RunLock(run=run, holder="", locked=False, process_status="")
+    try:
+        # The second line names the parent of the holder.
+        holder = os.read(descriptor, 200).decode(errors="replace").partition("\n")[0].strip()
+        process_status = _process_status(holder)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            locked = False
+        except BlockingIOError:
+            locked = True
+        except OSError as error:
+            locked = bool(holder and process_status) and error.errno is not errno.EBADF
+        return RunLock(run=run, holder=holder, locked=locked, process_status=process_status)
+    finally:
+        os.close(descriptor)
+
+
+def _process_status(holder: str) -> str:
+    """Return the status of the process named in the lock file; empty if it is on another machine or has ended."""
+    import psutil
+
+    match = _HOLDER.fullmatch(holder)
+    if not match or match["node"] != os.uname().nodename:
+        return ""
+    try:
+        process = psutil.Process(int(match["pid"]))
+        return str(process.status()) if int(process.create_time()) == int(match["started"]) else ""
+    except (psutil.Error, OverflowError):  # a number that cannot be the id of a process
+        return ""

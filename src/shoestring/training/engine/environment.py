@@ -1,0 +1,109 @@
+"""The environment of a run: versions, machine and settings that determine its bits in addition to the recipe."""
+
+import hashlib
+import json
+import platform
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
+from shoestring.recipe.options import LoadedRecipe
+from shoestring.techniques import compiled, memory_format
+from shoestring.training.checkpoint.files import sha256
+from shoestring.training.engine.parallel.fully_sharded import is_fully_sharded
+from shoestring.training.engine.parallel.ranks import ONE_RANK, Ranks
+
+_CONTENT = "content of "
+"""The beginning of the names of the facts on options that are paths."""
+
+
+def environment(
+    settings: Settings, device: torch.device, loaded: LoadedRecipe, ranks: Ranks = ONE_RANK
+) -> dict[str, Any]:
+    """Return everything whose change may make a resumed run end in different bits."""
+    facts: dict[str, Any] = {
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "device": device_name(device),
+        "micro_batch": settings.micro_batch,
+        "precision": settings.precision,
+        # None for a default, which compares equal to the missing entry of a checkpoint from before the setting existed.
+        "checkpointing": None if settings.checkpointing == "no" else settings.checkpointing,
+        "optimizer_kernel": settings.optimizer_kernel,
+        "memory_format": settings.memory_format if settings.memory_format == memory_format.CHANNELS_LAST else None,
+        "offload": None if settings.offload == "no" else settings.offload,
+        "packing": "yes" if settings.packing == "yes" else None,
+        "compile": None if settings.compile == "no" else settings.compile,
+        # Gradients that are added by FSDP2 are rounded in an order that the number of GPUs decides.
+        "sharding": f"{settings.sharding} on {ranks.size} GPUs" if is_fully_sharded(settings, ranks) else None,
+        "compiler": compiled.toolchain(settings, device),
+        "fp32_modules": settings.fp32_modules or None,
+        "cudnn_benchmark": settings.cudnn_benchmark or None,
+        "recipe file": loaded.digest[:16],
+        "imported files": {name: digest[:16] for name, digest in loaded.imports.items()},
+        **{f"{_CONTENT}{name}": content_digest(path)[:16] for name, path in loaded.paths.items()},
+    }
+    if loaded.adaptation.quantization != "none" or loaded.adaptation.optimizer_states != "own":
+        facts["bitsandbytes"] = version("bitsandbytes") if find_spec("bitsandbytes") else None
+    if device.type == "cpu":
+        # A sum is split among threads and vector lanes, so both decide its rounding.
+        facts["threads"] = torch.get_num_threads()
+        facts["instructions"] = torch.backends.cpu.get_cpu_capability()
+    return facts
+
+
+def content_digest(path: Path) -> str:
+    """Return the SHA-256 of a file, or of a directory's file names and sizes: reading a whole data set takes long."""
+    if path.is_file():
+        return sha256(path, follow=True)
+    entries = sorted((str(file.relative_to(path)), file.stat().st_size) for file in path.rglob("*") if file.is_file())
+    return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
+
+
+def device_name(device: torch.device) -> str:
+    """Return the name of the hardware: `cpu`, or `cuda: Tesla T4`."""
+    return f"cuda: {torch.cuda.get_device_name(device)}" if device.type == "cuda" else device.type
+
+
+def differences(saved: dict[str, Any], current: dict[str, Any]) -> list[str]:
+    """Describe the differences between the environment of a checkpoint and the current one."""
+    if "imported files" not in saved:  # a checkpoint from before they were recorded
+        current = {name: value for name, value in current.items() if name != "imported files"}
+    names = [name for name in sorted(saved.keys() | current.keys()) if saved.get(name) != current.get(name)]
+    return [_describe_difference(name, saved.get(name), current.get(name)) for name in names]
+
+
+def _describe_difference(name: str, saved: object, current: object) -> str:
+    if name == "recipe file" and saved and current:
+        return f"recipe file: changed since the checkpoint (its digest was {saved} and is {current})"
+    if name == "imported files" and isinstance(saved, dict) and isinstance(current, dict):
+        files = [file for file in sorted(saved.keys() | current.keys()) if saved.get(file) != current.get(file)]
+        return f"files that the recipe imports: changed since the checkpoint: {', '.join(files)}"
+    if name.startswith(_CONTENT) and saved and current:
+        return f"{name.removeprefix(_CONTENT)}: its files have changed since the checkpoint (names, sizes or content)"
+    if name == "memory_format":
+        saved, current = (value or "contiguous" for value in (saved, current))
+    return f"{name}: saved with {saved}, now {current}"
+
+
+def require_same(saved: dict[str, Any], current: dict[str, Any], *, allow_inexact: bool) -> list[str]:
+    """Return descriptions of the differences.
+
+    Raises UsageError, which lists all of them, if there are any and `allow_inexact` is False.
+    """
+    problems = differences(saved, current)
+    if problems and not allow_inexact:
+        raise UsageError(
+            "the run would not continue bit for bit",
+            problems=problems,
+            hint="restore the saved values, or continue with --allow-inexact (in Python allow_inexact=True): the "
+            "results then differ by rounding, and by more if the recipe or the data has changed",
+        )
+    return problems

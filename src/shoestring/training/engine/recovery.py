@@ -1,0 +1,148 @@
+"""Repeating an update from its beginning: with smaller microbatches on out-of-memory, with a smaller loss scale on
+overflow in fp16."""
+
+import contextlib
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from shoestring.base.errors import RunError
+from shoestring.base.renamed import accepts_old_arguments, instance_attributes_of
+from shoestring.techniques.fallbacks import halved, least_micro_batch
+from shoestring.training.engine.buffers import BufferBackup
+from shoestring.training.engine.memory import Failure, catch_out_of_memory, free_unused_memory
+from shoestring.training.engine.precision import MIN_LOSS_SCALE, MixedPrecision
+from shoestring.training.engine.state import trains_batch_norm
+from shoestring.training.engine.update import UpdateResult
+from shoestring.training.monitor.host_memory import describe_memory
+
+T = TypeVar("T")
+
+WHOLE_BATCH = "with all {size} samples at once, which are not split because the recipe has whole_batch = True"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutOfMemory:
+    """An out-of-memory event: what failed, and how training continues."""
+
+    failure: str
+    """The library's error message."""
+    micro_batch: int
+    """The microbatch of the failed attempt."""
+    action: str
+    """A description of what is smaller now: "microbatch 4", ..."""
+
+    if not TYPE_CHECKING:
+        __getattr__ = instance_attributes_of("OutOfMemory")
+
+
+class Recovering:
+    """Runs an update, in any training loop, until it fits in memory. The effective batch is unchanged::
+
+        recovering = Recovering(model, optimizer, mixed_precision)
+        for number in range(updates):
+            def attempt(micro_batch):  # the whole update, starting with its random numbers
+                seed_all(derive(seed, "update", number))
+                microbatches = batches(number, micro_batch)
+                return update(
+                    model, optimizer, loss, microbatches, samples=64, mixed_precision=mixed_precision
+                )
+            result, micro_batch = recovering.run(attempt, micro_batch)  # store micro_batch in your checkpoint
+
+    Before each new attempt gradients are cleared, buffers are restored from the start of the update, and the scaler
+    drops the state of the failed attempt but keeps its scale. Random generators are not changed: an attempt that seeds
+    them starts like the first one. Python attributes that a forward changes are not restored.
+    """
+
+    @accepts_old_arguments
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer | None,
+        mixed_precision: MixedPrecision,
+        *,
+        on_out_of_memory: Callable[[OutOfMemory], None] = lambda _: None,
+        fallback: Callable[[str], str] = lambda _: "",
+        divisible: bool = True,
+    ) -> None:
+        """`on_out_of_memory` is called after each failed attempt. `fallback` is called with the error message when the
+        smallest microbatch does not fit: it reduces memory in another way and returns a description of it, or an empty
+        string if there is no other way. An evaluation passes None as the optimizer. The microbatch of a loss that
+        compares all samples of an update is not `divisible`: then the fallback is the first way.
+        """
+        self._divisible = divisible
+        self._model, self._optimizer, self._mixed_precision = model, optimizer, mixed_precision
+        self._on_out_of_memory, self._fallback = on_out_of_memory, fallback
+        self._buffers = BufferBackup(model)
+
+    def run(self, attempt: Callable[[int], T | Failure], micro_batch: int) -> tuple[T, int]:
+        """Call `attempt(micro_batch)`, with half the microbatch after each out-of-memory error, and return its result
+        and the microbatch that fit.
+
+        If the result is an `UpdateResult` whose step was skipped because scaled gradients overflowed, the attempt is
+        repeated with the smaller scale; `skipped` of the returned result counts all of these.
+
+        Raises RunError if the smallest microbatch does not fit and no fallback is left, and HalfDoneError if weights
+        may be partly updated: then only a checkpoint restores them.
+        """
+        self._buffers.save()
+        overflows = 0
+        while True:
+            result = catch_out_of_memory(functools.partial(attempt, micro_batch))
+            if isinstance(result, Failure):
+                self._rewind()
+                free_unused_memory()
+                micro_batch = self._next_micro_batch(result.message, micro_batch)
+                continue
+            if isinstance(result, UpdateResult):
+                if not result.stepped:
+                    self._rewind()  # a skipped step must not leave anything else of its update behind either
+                    if self._smaller_scale_may_help(result):
+                        overflows += 1
+                        continue
+                result.skipped += overflows
+            return result, micro_batch
+
+    def _next_micro_batch(self, failure: str, micro_batch: int) -> int:
+        """Return the microbatch to try next, after applying a fallback if it cannot be smaller."""
+        least = least_micro_batch(
+            batch_norm=trains_batch_norm(self._model), whole_batch=None if self._divisible else micro_batch
+        )
+        smaller = halved(micro_batch, least)
+        description = f"microbatch {smaller}" if smaller < micro_batch else self._fallback(failure)
+        if not description:
+            reason = f"even with microbatches of {smaller}" if self._divisible else WHOLE_BATCH.format(size=smaller)
+            raise RunError(
+                f"out of memory {reason}: {failure}",
+                problems=describe_memory(),
+                hint="use a smaller model, shorter samples, activation checkpointing, or a GPU with more memory",
+            )
+        self._on_out_of_memory(OutOfMemory(failure=failure, micro_batch=micro_batch, action=description))
+        return smaller
+
+    def _rewind(self) -> None:
+        discard_attempt(self._model, self._optimizer, self._mixed_precision)
+        self._buffers.restore()
+
+    def _smaller_scale_may_help(self, result: UpdateResult) -> bool:
+        """Return whether gradients may be finite with a smaller loss scale; not if the loss itself is not finite."""
+        scaler = self._mixed_precision.scaler
+        return scaler is not None and scaler.get_scale() >= MIN_LOSS_SCALE and bool(torch.isfinite(result.loss))
+
+
+def discard_attempt(model: nn.Module, optimizer: Optimizer | None, mixed_precision: MixedPrecision) -> None:
+    """Discard the gradients of an unfinished update, and the scaler's state of it."""
+    model.zero_grad(set_to_none=True)
+    if optimizer is not None:
+        optimizer.zero_grad(set_to_none=True)
+    if mixed_precision.scaler:
+        # Setting the scale to its current value is the only public way to clear the scaler's record that these
+        # gradients were unscaled, and it clears nothing else. A scaler that has not scaled anything yet has no such
+        # record and raises an AssertionError.
+        with contextlib.suppress(AssertionError):
+            mixed_precision.scaler.update(new_scale=mixed_precision.scaler.get_scale())

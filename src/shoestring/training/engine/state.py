@@ -1,0 +1,369 @@
+"""The state of training, which checkpoints store: a model, its optimizer, and the progress of the run.
+
+Sample order, schedule and random numbers are functions of the seed and the update's number, so nothing else is saved.
+"""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from shoestring.base.errors import CheckpointError, UsageError
+from shoestring.base.reading import is_count
+from shoestring.base.settings import Settings
+from shoestring.recipe.options import LoadedRecipe
+from shoestring.recipe.parts import Parts
+from shoestring.techniques import (
+    adapt,
+    autotuning,
+    checkpointing,
+    compiled,
+    eightbit,
+    fp32_modules,
+    kernels,
+    memory_format,
+    norms,
+    offload,
+)
+from shoestring.techniques.fallbacks import Limits, Sizes, least_micro_batch
+from shoestring.training.checkpoint.compatibility import history_problems, optimizer_state_mismatches, state_mismatches
+from shoestring.training.checkpoint.trained import trained_state
+from shoestring.training.data.seeding import derive, seed_all
+from shoestring.training.engine import cuda_graphs
+from shoestring.training.engine.averaging import AveragedWeights
+from shoestring.training.engine.cuda_graphs import CudaGraphs
+from shoestring.training.engine.memory import explaining_out_of_memory
+from shoestring.training.engine.parallel.divided_optimizer import DividedOptimizer, collected, require_divisible
+from shoestring.training.engine.parallel.fully_sharded import FullySharded, is_fully_sharded, shard
+from shoestring.training.engine.parallel.ranks import ONE_RANK, Ranks
+from shoestring.training.engine.precision import MixedPrecision, mixed_precision
+from shoestring.training.engine.schedulers import SteppedSchedulers
+
+
+class State(Protocol):
+    """The interface of a state that the steps of training use: the engine's own, or that of a library's trainer."""
+
+    mixed_precision: MixedPrecision
+    sizes: Sizes
+    history: list[dict[str, Any]]
+    """The validation metrics of each epoch so far; early stopping and the best epoch follow from them."""
+    averages: AveragedWeights | None
+    """The averaged weights, if the run has the option `ema`."""
+    fully_sharded: FullySharded | None
+    """The model, if its weights are divided among the ranks."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The model, whose weights must be finite; `pack()["model"]` contains them by name."""
+
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer; None before a library's trainer has created it."""
+
+    @property
+    def update(self) -> int:
+        """The number of completed updates."""
+
+    @property
+    def total_updates(self) -> int:
+        """The number of updates of the whole run; 0 while a library's trainer has not determined it."""
+
+    @property
+    def epochs_done(self) -> int:
+        """The number of epochs whose updates are all completed; the run's last one may be cut by `max_updates`."""
+
+    @property
+    def at_epoch_end(self) -> bool:
+        """Whether the last completed update ended an epoch."""
+
+    def collected(self, ranks: Ranks) -> AbstractContextManager[None]:
+        """Return a context in which the first rank packs what only the others have. All ranks enter it."""
+
+    def pack(self) -> dict[str, Any]:
+        """Return the state as sections of a checkpoint."""
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Load a state that `pack` returned, with its sizes if they were saved under the same settings."""
+
+    def limits(self) -> Limits:
+        """Return the properties of the model and optimizer that determine the available fallbacks."""
+
+    def release(self) -> None:
+        """Free the memory of everything that the next update allocates again."""
+
+    def resize(self, sizes: Sizes) -> None:
+        """Apply `sizes`. Weights may be partly updated until `restore`."""
+
+
+@dataclass(kw_only=True)
+class TrainingState:
+    """The engine's own state."""
+
+    model: nn.Module
+    optimizer: Optimizer
+    mixed_precision: MixedPrecision
+    parts: Parts = field(default_factory=Parts)
+    """The parts of the recipe."""
+    learning_rates: list[float]
+    """The learning rate of each parameter group, without the schedule's factor."""
+    schedulers: SteppedSchedulers | None = None
+    """The schedulers that the recipe has returned with its optimizer."""
+    update: int = 0
+    """The number of completed updates."""
+    epochs: int = 1
+    updates_per_epoch: int = 1
+    max_updates: int | None = None
+    """The run ends after this many updates, also within an epoch; None: after all epochs."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    sizes: Sizes = field(default_factory=Sizes)
+    """The sizes of the settings, or smaller ones after out-of-memory."""
+    averages: AveragedWeights | None = None
+    cuda_graphs: CudaGraphs | None = None
+    """The CUDA graphs of the microbatches, if the settings use them."""
+    fully_sharded: FullySharded | None = None
+    """The model, if its weights are divided among the ranks."""
+
+    def __post_init__(self) -> None:
+        self._parameters = [
+            (parameter, parameter.requires_grad, parameter._version) for parameter in self.model.parameters()
+        ]
+
+    @property
+    def total_updates(self) -> int:
+        total = self.epochs * self.updates_per_epoch
+        return total if self.max_updates is None else min(total, self.max_updates)
+
+    @property
+    def epochs_done(self) -> int:
+        return self.update // self.updates_per_epoch + (self._is_cut and self.update == self.total_updates)
+
+    @property
+    def at_epoch_end(self) -> bool:
+        return self.update % self.updates_per_epoch == 0 or self.update == self.total_updates
+
+    @property
+    def _is_cut(self) -> bool:
+        """Whether the run ends within an epoch, which is then over as well."""
+        return self.total_updates % self.updates_per_epoch > 0
+
+    def reset_trained(self) -> int:
+        """Set which parameters are trained as `model()` has: a `loss` may freeze some of them for its stage, and a
+        checkpoint contains those that are trained. Returns the number of frozen parameters that were enabled.
+        """
+        enabled = 0
+        for parameter, is_trained, _ in self._parameters:
+            if parameter.requires_grad != is_trained:
+                enabled += parameter.requires_grad
+                parameter.requires_grad_(is_trained)
+        return enabled
+
+    def finish_update(self) -> None:
+        """Reset which parameters are trained after an update.
+
+        Raises UsageError if the loss trains or changes parameters that `model()` returned frozen.
+        """
+        enabled = self.reset_trained()
+        # torch counts the in-place changes of a tensor.
+        changed = sum(parameter._version > version for parameter, trained, version in self._parameters if not trained)
+        if enabled or changed:
+            verb, count = ("has enabled the training of", enabled) if enabled else ("changes", changed)
+            raise UsageError(
+                f"loss() {verb} {count} parameters that model() returned frozen: checkpoints would lack them",
+                hint="return them from model() with requires_grad, and compute with them under torch.no_grad() while "
+                "they must not be trained: parameters without a gradient are not stepped",
+            )
+
+    def parameter_versions(self) -> list[int]:
+        """Return how often each parameter was changed in place."""
+        return [parameter._version for parameter, _, _ in self._parameters]
+
+    def collected(self, ranks: Ranks) -> AbstractContextManager[None]:  # noqa: ARG002
+        return collected(self.optimizer)
+
+    def pack(self) -> dict[str, Any]:
+        scaler = self.mixed_precision.scaler
+        return {
+            "model": trained_state(self.model),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": scaler.state_dict() if scaler else None,
+            "progress": {"update": self.update, "history": self.history, "fit": self.sizes.json()},
+            **(self.averages.pack() if self.averages else {}),
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Load the sections of a checkpoint.
+
+        Raises CheckpointError if the model, the optimizer or the precision is not the one that was saved; the state is
+        unchanged then.
+        """
+        if self.fully_sharded:
+            saved = self.fully_sharded.own_rows(saved, self.optimizer)
+        self._require_fits(saved)
+        # Only the optimizer can tell whether it accepts a state. So it is loaded first, and on failure its previous
+        # state is loaded again.
+        scaler, previous_optimizer_state = self.mixed_precision.scaler, self.optimizer.state_dict()
+        if self.schedulers:
+            self.schedulers.rewind()
+        try:
+            self.optimizer.load_state_dict(
+                self._own_memory(memory_format.with_strides(saved["optimizer"], self.optimizer))
+            )
+            eightbit.share_tables(self.optimizer)
+            if scaler and saved["scaler"]:
+                scaler.load_state_dict(saved["scaler"])
+            # Not strict: frozen weights are not saved, since the recipe creates them.
+            self.model.load_state_dict(saved["model"], strict=False)
+            if self.averages:
+                self.averages.restore(saved)
+        except (RuntimeError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+            self.optimizer.load_state_dict(previous_optimizer_state)
+            raise CheckpointError(f"the checkpoint cannot be restored: {type(error).__name__}: {error}") from error
+        self.update = saved["progress"]["update"]
+        self.history = saved["progress"]["history"]
+        self.resize(self.sizes.resumed(saved["progress"].get("fit"), whole_batch=self.parts.whole_batch))
+
+    def set_learning_rates(self) -> None:
+        """Set the hyperparameters of the next update, which are functions of its number."""
+        if self.schedulers:
+            self.schedulers.apply(self.update)
+            return
+        schedule = self.parts.schedule
+        factor = schedule(self.update, self.updates_per_epoch, self.total_updates) if schedule else 1.0
+        for group, rate in zip(self.optimizer.param_groups, self.learning_rates, strict=True):
+            group["lr"] = rate * factor
+
+    def limits(self) -> Limits:
+        return Limits(
+            least_micro_batch=least_micro_batch(
+                batch_norm=trains_batch_norm(self.model),
+                whole_batch=self.sizes.micro_batch if self.parts.whole_batch else None,
+            ),
+            blocks=len(checkpointing.blocks(self.model, self.parts)),
+            batched_step=kernels.is_batched(self.optimizer),
+        )
+
+    def release(self) -> None:
+        if self.cuda_graphs:
+            self.cuda_graphs.release()
+
+    def resize(self, sizes: Sizes) -> None:
+        self.sizes = sizes
+        if sizes.checkpointing == "full":
+            checkpointing.apply(self.model, self.parts, "full")
+            # Recomputing reads the random state, which a graph cannot; the same kernels run without graphs.
+            self.cuda_graphs = None
+        if sizes.optimizer_kernel == "for-loop":
+            kernels.choose(self.optimizer, "for-loop")
+
+    def _require_fits(self, saved: Mapping[str, Any]) -> None:
+        missing = {"model", "optimizer", "scaler", "progress"} - saved.keys()
+        problems = [f"the section {name!r} is missing" for name in sorted(missing)]
+        if not problems:
+            parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+            problems += [f"model: {misfit}" for misfit in state_mismatches(saved["model"], trained_state(self.model))]
+            problems += [
+                f"optimizer: {misfit}"
+                for misfit in optimizer_state_mismatches(saved["optimizer"], self.optimizer.state_dict(), parameters)
+            ]
+            problems += self.averages.problems(saved) if self.averages else []
+            progress = saved["progress"] if isinstance(saved["progress"], dict) else {}
+            if not is_count(progress.get("update")):
+                problems.append(f"progress: {str(progress.get('update'))[:40]!r} is not a number of completed updates")
+            problems += [f"progress: {problem}" for problem in history_problems(progress.get("history"))]
+        if problems:
+            omitted = [f"and {len(problems) - 20} more"] if len(problems) > 20 else []
+            raise CheckpointError(
+                "the checkpoint belongs to another model or optimizer",
+                problems=[*problems[:20], *omitted],
+                hint="check whether the recipe's model() or optimizer() has changed since the run started",
+            )
+
+    def _own_memory(self, saved: Any) -> Any:
+        """Copy an optimizer's state from a file's pages into memory that torch allocates.
+
+        torch's memory is aligned, and vector code may round the ends of an unaligned tensor differently. States for a
+        GPU are copied on their way there anyway.
+        """
+        # States are on the device of their parameters; an optimizer in host memory has all of them on the host.
+        on_host = isinstance(self.optimizer, offload.HostOptimizer) or any(
+            parameter.device.type == "cpu" for group in self.optimizer.param_groups for parameter in group["params"]
+        )
+
+        def own(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                return value.clone() if on_host or value.ndim == 0 else value
+            if isinstance(value, dict):
+                return {key: own(item) for key, item in value.items()}
+            return [own(item) for item in value] if isinstance(value, list) else value
+
+        return own(saved)
+
+
+def build(
+    loaded: LoadedRecipe,
+    settings: Settings,
+    device: torch.device,
+    *,
+    updates_per_epoch: int = 1,
+    ranks: Ranks = ONE_RANK,
+) -> TrainingState:
+    """Build the state before the first update: a model initialized from the seed, on `device`, in training mode.
+
+    Raises UsageError for a technique that the model or its optimizer does not support, and NoMemoryError if they do not
+    fit.
+    """
+    assert settings.precision is not None
+    seed_all(derive(loaded.seed, "model"))
+    with explaining_out_of_memory("building the model, model()"):
+        model = adapt.trained_model(
+            loaded.recipe.model(),
+            loaded.adaptation,
+            settings,
+            keeps_stored_type=loaded.parts.keeps_stored_type,
+        ).train()
+        memory_format.apply(model, settings.memory_format)
+    fully_sharded = None
+    with explaining_out_of_memory(f"moving the model to {device}"):
+        if is_fully_sharded(settings, ranks):
+            blocks = checkpointing.blocks(model, loaded.parts)
+            fully_sharded = shard(model, blocks, ranks, device, reshard_after_forward=settings.sharding == "zero3")
+        else:
+            offload.move(model, loaded.parts, settings, device)
+        compiled.apply(model, loaded.parts, settings, device)
+        checkpointing.apply(model, loaded.parts, settings.checkpointing)
+        fp32_modules.apply(model, settings.fp32_modules)
+    with explaining_out_of_memory("building the optimizer"):
+        built = adapt.trained_optimizer(loaded, model, device)
+        kernels.choose(built.optimizer, settings.optimizer_kernel)
+        optimizer = offload.offloaded_optimizer(built.optimizer, settings)
+        if settings.sharding == "zero1" and ranks.size > 1:
+            require_divisible(built.optimizer)
+            optimizer = cast("Optimizer", DividedOptimizer(optimizer, ranks, device))
+        schedulers = SteppedSchedulers(built, optimizer, updates_per_epoch) if built.schedulers else None
+    with explaining_out_of_memory("averaging the weights (ema)"):
+        averages = AveragedWeights(model, loaded.ema) if loaded.ema is not None else None
+    torch.backends.cudnn.benchmark = autotuning.uses_cudnn_benchmark(settings, loaded.parts)
+    return TrainingState(
+        model=model,
+        optimizer=optimizer,
+        schedulers=schedulers,
+        mixed_precision=mixed_precision(settings.precision, device),
+        learning_rates=[float(group["lr"]) for group in optimizer.param_groups],
+        parts=loaded.parts,
+        epochs=loaded.epochs,
+        max_updates=loaded.max_updates,
+        updates_per_epoch=updates_per_epoch,
+        sizes=Sizes.from_settings(settings),
+        averages=averages,
+        cuda_graphs=cuda_graphs.build_cuda_graphs(model, settings, device),
+        fully_sharded=fully_sharded,
+    )
+
+
+def trains_batch_norm(model: nn.Module) -> bool:
+    """Return whether any BatchNorm computes its statistics over the microbatch."""
+    return any(isinstance(module, norms.BATCH) and module.training for module in model.modules())

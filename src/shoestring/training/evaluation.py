@@ -1,0 +1,173 @@
+"""Metrics on data the model does not train on, and what depends on them: the best weights and early stopping."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from typing import Any
+
+import torch
+from torch import nn
+
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
+from shoestring.recipe import evidence
+from shoestring.recipe.losses import EVALUATION_HINT, loss_without_stage
+from shoestring.recipe.options import LoadedRecipe
+from shoestring.recipe.parts import Parts
+from shoestring.techniques.memory_format import reshaping_views
+from shoestring.training.batch_results import on_host
+from shoestring.training.data.seeding import derive, seed_all
+from shoestring.training.data.sequential import sequential_batches
+from shoestring.training.engine.evaluation_mode import evaluation_mode
+from shoestring.training.engine.precision import MixedPrecision
+from shoestring.training.engine.update import mean_loss
+from shoestring.training.session.polling import poll_deadline
+from shoestring.training.session.stop import Stop
+
+_NON_FINITE = ("nan", "inf", "-inf")
+"""The names of the numbers that JSON lacks."""
+
+
+Pieces = Iterator[tuple[Any, int]]
+"""Parts of an evaluation, with their numbers of samples."""
+
+
+def evaluate(
+    loaded: LoadedRecipe,
+    model: nn.Module,
+    mixed_precision: MixedPrecision,
+    dataset: Any,
+    *,
+    micro_batch: int,
+    device: torch.device,
+    stop: Stop,
+    settings: Settings,
+    workers: int = 0,
+    seeds_batches: bool = False,
+    agree: Callable[[Pieces], Pieces] = lambda pieces: pieces,
+) -> dict[str, Any]:
+    """Compute the recipe's metrics on `dataset`, in evaluation mode, without gradients, `micro_batch` samples at a
+    time.
+
+    Up to `workers` processes prefetch batches if that saves time; the metrics are bit-identical for any number of them.
+    Batches have the memory format of `settings`. With `seeds_batches`, each batch and `combine` have random numbers of
+    their own, as if several ranks evaluated. `agree` lets ranks that compute each batch together go on, or stop, before
+    the same one.
+
+    Raises SessionOver if the session has to stop before the last batch; the model is unchanged then. Raises UsageError
+    for metrics that are not JSON, and for results of batches that ranks could not send each other.
+    """
+    parts = loaded.parts
+    batches = sequential_batches(
+        dataset, loaded.recipe, micro_batch, device, loaded.seed, workers=workers, memory_format=settings.memory_format
+    )
+
+    def poll(pieces: Pieces, samples: int) -> Pieces:
+        return agree(poll_deadline(stop, "evaluation", pieces, samples))
+
+    polled_batches = poll(batches, len(dataset))
+    if seeds_batches:
+        polled_batches = seed_batches(polled_batches, loaded.seed)
+    seed_all(derive(loaded.seed, "evaluation"))
+    with (
+        evaluation_mode(model),
+        closing(batches),
+        torch.no_grad(),
+        mixed_precision.autocast(),
+        reshaping_views(settings.memory_format),
+    ):
+        if parts.measured:
+            size = {"size": micro_batch} if parts.default_measured_size else {}
+            metrics = parts.measured(model, dataset, poll, **size)
+        elif parts.evaluates_batches:
+            assert parts.evaluate_batch is not None
+            assert parts.combine is not None
+            results = [on_host(parts.evaluate_batch(model, batch)) for batch, _ in polled_batches]
+            if seeds_batches:
+                seed_combination(loaded.seed)
+            metrics = parts.combine(results)
+        elif parts.evaluate:
+            metrics = parts.evaluate(model, (batch for batch, _ in polled_batches))
+        else:
+            loss = loss_without_stage(loaded.recipe, "an evaluation", EVALUATION_HINT)
+            metrics = {"loss": mean_loss(loss, model, polled_batches)}
+    return as_json(metrics)
+
+
+def seed_batches(batches: Pieces, seed: int, *, offset: int = 0, stride: int = 1) -> Pieces:
+    """Yield the batches, of which these are every `stride`th from number `offset` on, each with its own seed."""
+    for index, piece in enumerate(batches):
+        seed_all(derive(seed, "evaluation", offset + index * stride))
+        yield piece
+
+
+def seed_combination(seed: int) -> None:
+    """Seed `combine` as `seed_batches` seeds a batch: the last batch of a rank depends on the number of ranks."""
+    seed_all(derive(seed, "evaluation", "combine"))
+
+
+def as_json(metrics: Any) -> dict[str, Any]:
+    """Return metrics by name as JSON. Raises UsageError if they are something else."""
+    if not isinstance(metrics, Mapping):
+        raise UsageError(
+            f"evaluate() returned a {type(metrics).__name__}", hint='return the metrics by name: {"accuracy": 0.9}'
+        )
+    return {str(name): _as_json(value, name) for name, value in metrics.items()}
+
+
+def split_evidence(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the metrics without their evidence (`recipe/evidence.py`), and the evidence; empty if there is none."""
+    content = metrics.get(evidence.KEY)
+    if not isinstance(content, dict):
+        return dict(metrics), {}
+    return {name: value for name, value in metrics.items() if name != evidence.KEY}, content
+
+
+def _as_json(value: Any, name: object) -> Any:
+    """Return a metric as JSON: a scalar of torch or NumPy as a number, a number that is not finite as its name."""
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(float(value))
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _as_json(part, name) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_json(part, name) for part in value]
+    raise UsageError(
+        f"the metric {name!r} is of type {type(value).__name__}, which cannot be stored",
+        hint="evaluate() returns numbers by name, or JSON",
+    )
+
+
+def best_entry(recipe: object, history: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the entry of the best epoch by the recipe's deciding metric, the first of equals; None without any epoch.
+
+    Raises UsageError if the metrics of an epoch do not contain it as a number.
+    """
+    metric, direction = Parts.from_recipe(recipe).best
+    for entry in history:
+        if (
+            not isinstance(entry["metrics"].get(metric), (int, float))
+            and entry["metrics"].get(metric) not in _NON_FINITE
+        ):
+            raise UsageError(
+                f"the deciding metric {metric!r} is not a number or is missing; "
+                f"the metrics are: {', '.join(entry['metrics'])}",
+                hint="set `best` to a metric that evaluate() returns",
+            )
+    worst = math.inf if direction == "min" else -math.inf
+
+    def score(entry: dict[str, Any]) -> float:
+        value = float(entry["metrics"][metric])
+        return worst if math.isnan(value) else value
+
+    choose = min if direction == "min" else max
+    return choose(history, key=score, default=None)
+
+
+def patience_exhausted(recipe: object, history: list[dict[str, Any]]) -> bool:
+    """Return whether none of the last `patience` epochs improved on the best one."""
+    patience, best = Parts.from_recipe(recipe).patience, best_entry(recipe, history)
+    return patience is not None and best is not None and history[-1]["epoch"] - best["epoch"] >= patience

@@ -1,0 +1,170 @@
+"""Recovery from out-of-memory during training, and the error when no fallback is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from shoestring.base.errors import RunError
+from shoestring.base.units import bytes_text
+from shoestring.hardware.catalog import DEVICES
+from shoestring.recipe.parts import Parts
+from shoestring.techniques.fallbacks import Phase, Step, next_step
+from shoestring.training.checkpoint.divided import own
+from shoestring.training.engine.parallel.ranks import RanksApartError
+from shoestring.training.engine.recovery import WHOLE_BATCH, OutOfMemory, Recovering
+from shoestring.training.engine.state import State, TrainingState
+from shoestring.training.monitor.events import Event, append
+from shoestring.training.monitor.host_memory import describe_memory
+from shoestring.training.record import Record
+from shoestring.training.request import SessionRequest
+from shoestring.training.session.stored import StoredPlan
+
+
+def recovering_update(state: TrainingState, request: SessionRequest, record: Record) -> Recovering:
+    """Return a `Recovering` for updates: it retries with smaller microbatches, then with the other fallbacks."""
+
+    def apply_fallback(failure: str) -> str:
+        # The smallest microbatch has failed.
+        least = min(state.sizes.micro_batch, state.limits().least_micro_batch)
+        state.sizes = replace(state.sizes, micro_batch=least)
+        step = fallback("update", state, request, failure)
+        state.resize(step.sizes)
+        return step.description
+
+    return Recovering(
+        state.model,
+        state.optimizer,
+        state.mixed_precision,
+        on_out_of_memory=partial(_record_out_of_memory, record, state, "update"),
+        fallback=apply_fallback,
+        divisible=not state.parts.whole_batch,
+    )
+
+
+def recovering_evaluation(state: State, record: Record, parts: Parts) -> Recovering:
+    """Return a `Recovering` for evaluations of a recipe with these `parts`: it retries with smaller batches."""
+    return Recovering(
+        state.model,
+        None,
+        state.mixed_precision,
+        on_out_of_memory=partial(_record_out_of_memory, record, state, "evaluation"),
+        divisible=parts.splits_evaluation,
+    )
+
+
+def fallback(phase: Phase, state: State, request: SessionRequest, failure: str, *, size: int | None = None) -> Step:
+    """Return the next fallback from the current sizes, or from another `size` of microbatches.
+
+    Raises RunError, which lists what takes the memory, if no fallback is left.
+    """
+    step = next_step(phase, replace(state.sizes, micro_batch=size or state.sizes.micro_batch), state.limits())
+    if step is None:
+        is_whole = request.loaded is not None and request.loaded.parts.whole_batch
+        raise does_not_fit(state, failure, request.run.plan(), request.device, is_whole=is_whole)
+    return step
+
+
+def _record_out_of_memory(record: Record, state: State, during: Phase, event: OutOfMemory) -> None:
+    record.out_of_memory(during, event, update=state.update)
+
+
+def record_restart(
+    state: State, request: SessionRequest, error: RanksApartError, *, evaluation_batch: int | None = None
+) -> None:
+    """Record how the ranks start again after one has run out of memory while others wait for it.
+
+    Any rank does so if the others cannot. `evaluation_batch` is the size in an evaluation.
+
+    Raises RunError if no fallback is left.
+    """
+    during: Phase = "evaluation" if evaluation_batch else "update"
+    size = evaluation_batch or state.sizes.micro_batch
+    step = fallback(during, state, request, error.failure.message, size=size)
+    if error.on_all_ranks and not request.ranks.is_first:
+        return
+    sizes = replace(state.sizes, evaluation_batch=step.sizes.micro_batch) if evaluation_batch else step.sizes
+    append(
+        request.run.events_file,
+        "oom",
+        update=state.update,
+        during=during,
+        failure=error.failure.message,
+        micro_batch=size,
+        done=step.description,
+        restart=sizes.json(),
+    )
+
+
+def restarted_sizes(events: Iterable[Event]) -> Mapping[str, Any] | None:
+    """Return the sizes with which the ranks start again if the last session of `events` has ended in this way."""
+    last: Event | None = None
+    for event in events:
+        if event["event"] in ("session", "oom", "stop"):
+            last = event
+    sizes = last.get("restart") if last else None
+    return sizes if isinstance(sizes, Mapping) else None
+
+
+def does_not_fit(
+    state: State, failure: str, plan: StoredPlan | None, device: torch.device, *, is_whole: bool = False
+) -> RunError:
+    """Return the error when no fallback is left: what takes the memory, and what would fit.
+
+    `is_whole` is True if the updates of the recipe are never split.
+    """
+    recomputed = " and activations recomputed" if state.sizes.checkpointing == "full" else ""
+    sizes = persistent_bytes(state)
+    problems = [f"{name}: {bytes_text(size)}, independent of the microbatch" for name, size in sizes.items() if size]
+    problems += describe_memory() if device.type != "cuda" else []
+    planned = plan.planned_memory if plan else {}
+    problems += [
+        f"planned for microbatch {planned.get('settings', {}).get('micro_batch')}: {part['name']} "
+        f"{bytes_text(part['bytes'])}"
+        for part in sorted(planned.get("parts", []), key=lambda part: -int(part["bytes"]))[:3]
+    ]
+    gpu_bytes = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
+    if gpu_bytes:
+        reserved = torch.cuda.max_memory_reserved(device)
+        problems.append(f"the GPU has {bytes_text(gpu_bytes)}, of which torch reserved {bytes_text(reserved)}")
+    size = WHOLE_BATCH.format(size=state.sizes.micro_batch) if is_whole else "with the smallest microbatch"
+    return RunError(
+        f"out of memory {size}{recomputed}: {failure}",
+        problems=problems,
+        hint=_hint(gpu_bytes, is_whole=is_whole),
+    )
+
+
+def persistent_bytes(state: State) -> dict[str, int]:
+    """Return the bytes of the tensors that exist during every update, by kind."""
+    parameters = list(state.model.parameters())
+    return {
+        "weights": sum(own(parameter).nbytes for parameter in parameters),
+        "gradients": sum(own(parameter).nbytes for parameter in parameters if parameter.requires_grad),
+        "optimizer states": sum(
+            own(value).nbytes
+            for values in (state.optimizer.state.values() if state.optimizer else ())
+            for value in values.values()
+            if isinstance(value, torch.Tensor)
+        ),
+        "averaged weights": sum(own(average).nbytes for average in state.averages.averages.values())
+        if state.averages
+        else 0,
+        "buffers": sum(buffer.nbytes for buffer in state.model.buffers()),
+    }
+
+
+def _hint(gpu_bytes: int, *, is_whole: bool) -> str:
+    smaller = "use shorter samples, a smaller model, or LoRA"
+    if is_whole:
+        smaller = "use a smaller effective_batch (another training result), shorter samples, or a smaller model"
+    larger = sorted(
+        (device.memory_bytes, device.title) for device in DEVICES.values() if 0 < gpu_bytes < device.memory_bytes
+    )
+    if not larger:
+        return f"{smaller}; `shoestring plan` shows what would fit"
+    return f"{smaller}, or a GPU with more memory: the next larger one is {larger[0][1]} ({bytes_text(larger[0][0])})"

@@ -1,0 +1,25 @@
+"""What a run has fitted on its training data and needs for inference: stored once, and used by every later session."""
+
+from shoestring.base.system_errors import explaining
+from shoestring.recipe.parts import Parts
+from shoestring.training.checkpoint.folder import verify_folder, write_folder
+from shoestring.training.session.directory import RunDirectory
+
+
+def load_preprocessing(run: RunDirectory, parts: Parts) -> bool:
+    """Load the stored preprocessing into the recipe, before its data. Return whether there is any.
+
+    Raises CheckpointError if the folder is damaged.
+    """
+    if parts.load_preprocessing is None or not run.preprocessing.is_dir():
+        return False
+    verify_folder(run.preprocessing)
+    parts.load_preprocessing(run.preprocessing)
+    return True
+
+
+def save_preprocessing(run: RunDirectory, parts: Parts) -> None:
+    """Store the preprocessing of a recipe that has read its data, once in a run. Raises ShoestringError."""
+    if parts.save_preprocessing and not run.preprocessing.is_dir():
+        with explaining(f"{run.preprocessing} could not be written", ", then train again"):
+            write_folder(run.preprocessing, parts.save_preprocessing)

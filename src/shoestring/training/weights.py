@@ -1,0 +1,92 @@
+"""The weights to use: those that are evaluated, and those in `best/` and `light/`."""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from shoestring.base.errors import CheckpointError
+from shoestring.training.checkpoint import light
+from shoestring.training.checkpoint.light import UNVERIFIED, read_light, save_light, weights_to_save
+from shoestring.training.checkpoint.presence import GoneError
+from shoestring.training.engine.memory import retry_with_freed_memory
+from shoestring.training.training_session import TrainingSession
+
+
+@contextmanager
+def weights_for_use(session: TrainingSession) -> Iterator[None]:
+    """Return a context in which the model has the averaged weights, if the run averages them."""
+    averages = session.state.averages
+    with ExitStack() as stack:
+        if averages:
+            retry_with_freed_memory(lambda: stack.enter_context(averages.in_model()), "using the averaged weights")
+        yield
+
+
+def save_weights(session: TrainingSession, kind: str, folder: Path, metrics: dict[str, Any]) -> None:
+    """Save weights alone. Only a failure for the final ones (`kind` "light") is an error.
+
+    Raises GoneError if the run's directory is not there any more.
+    """
+    session.saver.require_present()
+    state, started_at = session.state, time.monotonic()
+    facts = {"update": state.update, "metrics": metrics}
+    weights = None
+    if state.fully_sharded:
+        weights = state.fully_sharded.collect(weights_to_save(state.model))
+    rounded = session.request.settings.light_weights or "own"
+    save = partial(save_light, folder, state.model, facts, rounded=rounded, weights=weights)
+    try:
+        path = session.request.ranks.call_first(lambda: retry_with_freed_memory(save, "saving the weights"))
+    except CheckpointError as error:
+        if kind == "light":
+            raise
+        session.record.unsaved(state.update, kind, str(error))
+        return
+    if path is not None:
+        session.record.saved_light(path, state.update, time.monotonic() - started_at, kind)
+
+
+def save_best(session: TrainingSession, metrics: dict[str, Any]) -> None:
+    """Save the weights, which are the best so far."""
+    save_weights(session, "best", session.request.run.best, metrics)
+
+
+def load_best(session: TrainingSession, best_update: int, subject: str) -> bool:
+    """Load the best weights, which were saved after `best_update`. Returns False if they cannot be loaded.
+
+    A note that begins with `subject` says which weights there are if those could not be saved or are damaged.
+    """
+    record, folder = session.record, session.request.run.best
+    require_best(session)
+    try:
+        weights = read_light(folder, session.state.model)
+    except CheckpointError as error:
+        record.note(f"{subject} the last weights, not the best: {error.message}")
+        return False
+    if not weights.verified:
+        record.note(UNVERIFIED.format(folder=folder))
+    update = weights.facts.get("update")
+    if update != best_update:
+        record.note(f"{subject} the weights of update {update}, the best that were saved")
+    return True
+
+
+def require_best(session: TrainingSession) -> None:
+    """Raise GoneError if the best weights were saved and are not there any more: no other copy of them exists.
+
+    `allow_inexact` continues without them.
+    """
+    folder = session.request.run.best
+    try:
+        is_present = light.has_weights(folder)
+    except OSError:
+        return  # reading them reports it
+    if is_present or session.request.allow_inexact or not session.record.was_saved("best"):
+        return
+    raise GoneError(
+        f"the best weights, {folder}, are gone: they were deleted or moved",
+        hint="put them back and train again; to test the last weights instead, add --allow-inexact",
+    )

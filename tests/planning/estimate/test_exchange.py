@@ -1,0 +1,30 @@
+"""The exchange of gradients between GPUs, compared with measurements."""
+
+import pytest
+
+from shoestring.base.units import MIB
+from shoestring.planning.estimate.disk import saving_seconds
+from shoestring.planning.estimate.exchange import LINKS, exchange_seconds, exposed_seconds
+
+
+@pytest.mark.parametrize(("size", "measured"), [(1, 0.4108e-3), (16, 4.32696e-3), (64, 17.069e-3)])
+def test_exchange_of_two_t4s_matches_measurements(size: int, measured: float) -> None:
+    assert exchange_seconds(size * MIB, 2) == pytest.approx(measured, rel=0.04)
+
+
+def test_exchange_grows_with_the_ring() -> None:
+    assert exchange_seconds(1e9, 1) == 0.0
+    two, four = (exchange_seconds(1e9, gpus) - LINKS[0].latency for gpus in (2, 4))
+    assert four == pytest.approx(1.5 * two)
+
+
+def test_exposed_exchange_is_not_overlapped_by_backward() -> None:
+    total = exchange_seconds(1e9, 2)
+    assert exposed_seconds(1e9, 2, LINKS[0], backward=0.0) == total
+    assert exposed_seconds(1e9, 2, LINKS[0], backward=0.1) == pytest.approx(total - 0.1)
+    assert exposed_seconds(1e9, 2, LINKS[0], backward=10.0) == exchange_seconds(25 * MIB, 2)
+
+
+def test_save_is_written_and_read_back() -> None:
+    assert saving_seconds(1e9, 200e6) == 10.0
+    assert saving_seconds(1e9, None) is None

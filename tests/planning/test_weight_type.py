@@ -1,0 +1,32 @@
+from shoestring.base.settings import Settings
+from shoestring.hardware.targets import find
+from shoestring.planning.weight_type import precision_of_frozen_weights, with_weight_type
+from shoestring.recipe.finding import choose
+
+
+def weights(target, **values):
+    loaded, settings = choose("finetune", values)
+    return with_weight_type(loaded, find(target), settings).options["weights"]
+
+
+def test_frozen_weights_have_the_16_bit_type_of_the_gpu():
+    assert (weights("t4"), weights("a100-80"), weights("cpu")) == ("fp16", "bf16", "fp32")
+
+
+def test_trained_weights_and_those_that_are_set_keep_their_type():
+    assert weights("t4", lora_r=None) == "fp32"
+    assert weights("t4", weights="bf16") == "bf16"
+    assert with_weight_type(choose("temporal", {})[0], find("t4"), Settings()).options["weights"] == "fp32"
+
+
+def test_a_requested_precision_is_also_that_of_frozen_weights():
+    assert (weights("t4", precision="fp32"), weights("a100-80", precision="fp16")) == ("fp32", "fp16")
+
+
+def test_frozen_weights_of_16_bits_compute_with_autocast_in_their_type():
+    def precision(target, **values):
+        return precision_of_frozen_weights(choose("finetune", values)[0], find(target).device)
+
+    assert (precision("t4", weights="fp16"), precision("a100-80", weights="bf16")) == ("fp16", "bf16")
+    assert (precision("t4", weights="fp32"), precision("t4", weights="bf16")) == (None, None)
+    assert precision("t4", weights="fp16", lora_r=None) is None
