@@ -4,13 +4,6 @@ plan = shoestring.plan("temporal", on="kaggle-t4")
 run = shoestring.train("temporal", plan, run="runs/temporal")     # call it again to continue
 """
 
-# Some packages have the name of a verb, and the first import of a package binds its name here. They are imported first,
-# which is cheap since their __init__ files are empty, so that the names stay bound to the verbs.
-import shoestring.answers
-import shoestring.planning
-import shoestring.planning.estimate
-import shoestring.runs.check
-import shoestring.train  # noqa: F401
 from shoestring.api import (
     check,
     compare,

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shoestring.base.settings import Settings
-from shoestring.base.units import plural
+from shoestring.base.run_limits import disk_parts
 from shoestring.hardware.catalog import Target
 from shoestring.planning.candidates import Candidate
 from shoestring.planning.estimate.disk import checkpoint_bytes
@@ -107,22 +106,6 @@ def planned_disk(chosen: Candidate, target: Target, *, adapters: bool = False, e
         epochs=epochs,
         limit_bytes=target.platform.disk_bytes if target.platform else None,
     )
-
-
-def disk_parts(full_bytes: int, light_bytes: int, settings: Settings, epochs: int) -> dict[str, int]:
-    """Return the peak disk usage by part from the sizes of a full checkpoint and of light weights.
-
-    Of the checkpoints that the setting `save_epochs` retains, that of the last epoch is one of the newest in any case.
-    """
-    full, light = settings.keep_checkpoints, settings.keep_light
-    retained = (epochs - 1) // settings.save_epochs if settings.save_epochs else 0
-    return {
-        f"{full} full checkpoints": full * full_bytes,
-        **({plural(retained, "checkpoint") + " at the ends of epochs": retained * full_bytes} if retained else {}),
-        "one being written": full_bytes,
-        "best and last weights, and one of them being written": 3 * light_bytes,
-        **({f"weights of {light} epochs": light * light_bytes} if light else {}),
-    }
 
 
 def planned_host(chosen: Candidate, target: Target) -> PlannedHost:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shoestring.base.reading import number
+from shoestring.base.run_limits import stop_seconds
 from shoestring.planning.estimate.span import NOTHING, Span, total
 
 WAITING = "waiting for data"
@@ -15,15 +16,6 @@ WAITING = "waiting for data"
 
 _SHORTEST = 1800.0
 """The shortest remainder of a week's quota, in seconds, that is used for a session."""
-
-
-def stop_seconds(limit_seconds: float) -> float:
-    """Return the end of a session that is reserved for exiting: 2% of its limit, at least 3 s and at most a minute.
-
-    A session that its limit ends is shorter by as much; the time is not used. Exiting Python and torch took 1.2 s on a
-    busy machine.
-    """
-    return min(60.0, max(3.0, 0.02 * limit_seconds))
 
 
 Parts = Mapping[str, Span]

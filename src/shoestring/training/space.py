@@ -4,9 +4,9 @@ import shutil
 from typing import Any
 
 from shoestring.base.errors import RunError
+from shoestring.base.run_limits import disk_parts
 from shoestring.base.settings import Settings
 from shoestring.base.units import bytes_text
-from shoestring.planning.costs import disk_parts
 from shoestring.training.checkpoint.files import directory_bytes
 from shoestring.training.request import SessionRequest
 

@@ -4,8 +4,8 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 
+from shoestring.base.run_limits import stop_seconds
 from shoestring.base.units import seconds_text
-from shoestring.planning.sessions import stop_seconds
 
 _MAX_DURATIONS = 200  # durations retained for each kind of work; older ones say little about the next
 
@@ -34,7 +34,7 @@ class Deadline:
     ) -> None:
         """Start the session at the time `started` of `clock`, by default now; reserve `margin_seconds` for exiting.
 
-        The default margin is that of plans (`plan.sessions.stop_seconds`).
+        The default margin is that of plans (`base.run_limits.stop_seconds`).
         """
         self.limit_seconds = limit_seconds
         self._clock = clock
