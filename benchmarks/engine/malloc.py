@@ -4,10 +4,10 @@
 
 By default glibc returns large freed blocks to the system, and each time that they are allocated again, the kernel
 provides and clears their pages. `POLICIES` has the settings of `mallopt` that are compared; training uses the second
-(`training/engine/malloc.py`). Each contender is a process that makes real updates of the engine with the data of its recipe, in
-one thread. Those of one model run blocks of updates in turn, one at a time, a different one first in each round; a
-ratio is the median of the ratios of single rounds. A set has new processes. Memory is the peak of the resident process
-over all its updates, less what it had before the model.
+(`training/engine/malloc.py`). Each contender is a process that makes real updates of the engine with the data of its
+recipe, in one thread. Those of one model run blocks of updates in turn, one at a time, a different one first in each
+round; a ratio is the median of the ratios of single rounds. A set has new processes. Memory is the peak of the resident
+process over all its updates, less what it had before the model.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 
 Forward and backward of common convolutions, with the deterministic kernels of training. The extra bytes are the peak of
 the allocator minus its tensors before or after the pass, whichever are more. For comparison each row has the bytes of
-the operands of the pass, which the transposed copies of `planning/estimate/workspaces.py` have at most. The exit status is 2
-without a GPU.
+the operands of the pass, which the transposed copies of `planning/estimate/workspaces.py` have at most. The exit status
+is 2 without a GPU.
 """
 
 from __future__ import annotations

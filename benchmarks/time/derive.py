@@ -3,8 +3,8 @@
     python benchmarks/time/derive.py FOLDER
 
 FOLDER contains a file for each operator (`linear.csv.gz`, `bmm.csv.gz`, `conv.csv.gz`, `add.csv.gz`, ...): `Latency` in
-milliseconds, fp32, torch 2.1. The output is an entry of `src/shoestring/planning/estimate/rates.py`. NeuSight's repository has
-the timings of a GPU in `scripts/asplos/data/dataset/train/collect/OPERATOR/p2.1.0/GPU.csv`.
+milliseconds, fp32, torch 2.1. The output is an entry of `src/shoestring/planning/estimate/rates.py`. NeuSight's
+repository has the timings of a GPU in `scripts/asplos/data/dataset/train/collect/OPERATOR/p2.1.0/GPU.csv`.
 """
 
 from __future__ import annotations

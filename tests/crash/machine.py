@@ -36,8 +36,8 @@ from tests.crash.small_disk import SmallDisk
 
 MODULES = {
     "engine": ["torch", "torch._dynamo", "shoestring.cli.commands", "shoestring.training.loop"],
-    "trainer": ["torch._dynamo", "shoestring.cli.commands", "shoestring.training.loop", "shoestring.integrations.library",
-                "transformers.trainer"],
+    "trainer": ["torch._dynamo", "shoestring.cli.commands", "shoestring.training.loop",
+                "shoestring.integrations.library", "transformers.trainer"],
 }  # fmt: skip
 
 

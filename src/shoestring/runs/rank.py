@@ -1,7 +1,7 @@
 """One of the processes that train a run together on this machine: `python -m shoestring.runs.rank`.
 
-The agent starts it with a job on its standard input (`training/session/rank_channel.py`). It reopens the run, whose plan is
-stored, as a session that continues it does.
+The agent starts it with a job on its standard input (`training/session/rank_channel.py`). It reopens the run, whose
+plan is stored, as a session that continues it does.
 """
 
 import os

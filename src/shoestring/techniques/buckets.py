@@ -12,7 +12,8 @@ gains nothing."""
 
 _OWN_MESSAGE_BYTES = {"cpu": MIB, "cuda": 10 * MIB}
 """The smallest tensor that is a message of its own. From about this size, copying it into a bucket and back takes
-longer than another message: on a T4, the latency of 0.14 ms (`planning/estimate/exchange.py`) is that of copying 10 MiB."""
+longer than another message: on a T4, the latency of 0.14 ms (`planning/estimate/exchange.py`) is that of copying 10
+MiB."""
 
 
 def split_by_size(tensors: Iterable[Tensor], device_type: str) -> tuple[list[Tensor], list[Tensor]]:

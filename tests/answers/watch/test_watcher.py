@@ -38,7 +38,10 @@ def test_plan_predicts_before_the_first_update(tmp_path):
 def test_session_killed_without_notice(tmp_path):
     """Its lock names a process of this machine that has ended; a copy has the same lock."""
     run = runs.just_started(tmp_path / "run")
-    script = f"from shoestring.training.session.lock import locked; import os, pathlib\nwith locked(pathlib.Path({str(run)!r})):"
+    script = (
+        "from shoestring.training.session.lock import locked; import os, pathlib\n"
+        f"with locked(pathlib.Path({str(run)!r})):"
+    )
     with locked(run):
         watcher = Watcher(run)
         assert watcher.view().status == "running"

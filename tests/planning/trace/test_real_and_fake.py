@@ -1,7 +1,7 @@
 """The recorder sees the same allocations and frees in the same order for real tensors and for fake ones.
 
-One process (`python -m tests.planning.trace.test_real_and_fake`) traces every model with both, since a simulated device cannot
-be unregistered; the tests compare its output.
+One process (`python -m tests.planning.trace.test_real_and_fake`) traces every model with both, since a simulated device
+cannot be unregistered; the tests compare its output.
 """
 
 from __future__ import annotations

@@ -113,9 +113,9 @@ card is far from its limit of power.
 
 The bandwidth of transposes is from a profile of ResNet-50 in fp16, channels first, 64 images, on an RTX 2080 Ti, a GPU
 of the same generation (apache/mxnet#17665): 200 calls of `nchwToNhwcKernel` take 15.5 ms a step and move 5.0 GB by the
-count of `planning/estimate/convolutions.py` (220 calls), at 72% of the bandwidth of the ReLUs' gradients. In the same way a V100
-has 47% (PaddlePaddle/Paddle#19425: 226 calls), and an A100 100%, where cuDNN 8 computes more convolutions directly (a
-table of torch's profiler in a public repository: 158 calls)."""
+count of `planning/estimate/convolutions.py` (220 calls), at 72% of the bandwidth of the ReLUs' gradients. In the same
+way a V100 has 47% (PaddlePaddle/Paddle#19425: 226 calls), and an A100 100%, where cuDNN 8 computes more convolutions
+directly (a table of torch's profiler in a public repository: 158 calls)."""
 
 _RENTED_HOST = (10e-6, 15e-6, 30e-6)
 """Eager PyTorch's time from one operator to the next on the hosts of rented GPUs. The typical value is from NeuSight's

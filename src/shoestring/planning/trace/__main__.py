@@ -1,4 +1,4 @@
-"""`python -m shoestring.planning.trace DESCRIPTORS FOLDERS`: the child that simulates a GPU and serves the requests of a Tracer.
+"""`python -m shoestring.planning.trace DESCRIPTORS FOLDERS`: the child that simulates a GPU for a Tracer.
 
 The four descriptors are those of its pipes; modules are imported from the folders. Standard input has a live recipe, or
 is empty.
