@@ -1,6 +1,7 @@
 """Advice on traces of small models, with and without the waste that each rule detects."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -70,6 +71,27 @@ def test_repeated_encoder_is_detected_but_equal_layers_are_not(thrice, once):
     assert "3 times" in message and "saves up to" in message
     assert advice.repeated_forward(once) == ""
     assert advice.repetition(once.chosen.trace) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("option", "micro_batch", "longest", "expected"),
+    [
+        ("a_len", 4, 40, "a_len=160: with --set a_len=40"),
+        ("a_len", 16, 40, ""),
+        (None, 4, 40, ""),
+        ("a_len", 4, 150, ""),
+    ],
+)
+def test_a_largest_length_that_no_sample_has(option, micro_batch, longest, expected):
+    facts = SimpleNamespace(lengths=(30.0, longest))
+    context = advice.AdviceContext(
+        chosen=SimpleNamespace(trace=SimpleNamespace(facts=facts), settings=Settings(micro_batch=micro_batch, gpus=1)),
+        requested=Settings(),
+        loaded=SimpleNamespace(parts=SimpleNamespace(capacity=160.0, length_option=option), effective_batch=16),
+        target=targets.find("kaggle-t4"),
+    )
+    message = advice.longer_than_samples(context)
+    assert expected in message and bool(message) == bool(expected)
 
 
 def test_too_small_work_suggests_cuda_graphs(once):

@@ -47,9 +47,9 @@ def test_a_run_of_one_session_is_done_in_it():
 def test_a_long_run_has_the_part_that_a_session_and_a_week_finish():
     result = ask(20.0)  # 55.6 h: 2,157 updates in a session of 12 h
     text, command = result["in one session"]
-    assert text == "2,157 of 10,000 updates, 2.2 of 10 epochs" and "epochs=2" in command
+    assert text == "2,157 of 10,000 updates, 2.1 of 10 epochs" and "epochs=2" in command
     text, command = result["in one week"]
-    assert text.endswith("5.4 of 10 epochs") and "epochs=5" in command
+    assert text.endswith("5.3 of 10 epochs") and "epochs=5" in command
     text, command = result["all of it"]
     assert text.startswith("done in the last of 2 weeks, 193 h")
     assert command[:4] == ["shoestring", "kaggle", "start", "legal"]
@@ -88,10 +88,10 @@ def test_what_makes_several_sessions_one_is_proposed():
         return {answer.question: answer for answer in schedule.answers}
 
     answer = ask_with(lora_rank=4.0, seq_len=8.0, crop=8.1)["all in one session"]
-    assert answer.answer == "seq_len (--set seq_len=8): 11 h 07 min, with the same training result"
+    assert answer.answer == "seq_len (--set seq_len=8): at most 11 h 07 min, with the same training result"
     assert "seq_len=8" in answer.command
     answer = ask_with(lora_rank=4.0, seq_len=9.0)["all in one session"]
-    assert answer.answer.endswith("5 h 33 min, which changes the training result")
+    assert answer.answer.endswith("at most 5 h 33 min, which changes the training result")
     assert "all in one session" not in ask_with(seq_len=9.0, crop=11.0)
 
 

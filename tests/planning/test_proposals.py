@@ -67,11 +67,13 @@ def test_adapters_are_proposed_for_pretrained_weights():
 
 
 def test_optimizer_states_in_host_memory_are_proposed_where_they_matter():
-    for part, is_proposed in (("optimizer states", True), ("activations", False)):
+    states, activations = "optimizer states", "activations"
+    for part, compiled, is_proposed in ((states, "no", True), (states, "graphs", False), (activations, "no", False)):
         candidates = FixedOptionsCandidates(bytes_of=bytes_per_sample(2))
         candidates.part = part
         candidates.evaluate_with_options = lambda changes, settings, evaluate=candidates.evaluate: evaluate(settings)
-        proposed = proposals_for(candidates, Settings(precision="fp32", micro_batch=64, checkpointing="no"))
+        settings = Settings(precision="fp32", micro_batch=64, checkpointing="no", compile=compiled)
+        proposed = proposals_for(candidates, settings)
         assert any(proposal.values == {"offload": "optimizer"} for proposal in proposed) == is_proposed
 
 

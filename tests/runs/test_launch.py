@@ -30,6 +30,16 @@ def test_recipe_object_is_planned_trained_and_continued(tmp_path):
     assert shoestring.report(tmp_path / "run").name == "report.html"
 
 
+def test_refused_command_tells_that_it_has_restored_another_run(tmp_path):
+    shoestring.train(Mine(), run=tmp_path / "run", backup=tmp_path / "copies")
+    with pytest.raises(UsageError, match="is a run of Mine, not of temporal") as error:
+        shoestring.train("temporal", run=tmp_path / "other", from_url=tmp_path / "copies", size="tiny")
+    assert "which this command has restored" in error.value.__notes__[0]
+    with pytest.raises(UsageError) as error:  # of the run that is there by now
+        shoestring.train("temporal", run=tmp_path / "other", from_url=tmp_path / "copies", size="tiny")
+    assert not getattr(error.value, "__notes__", [])
+
+
 def test_interrupted_planning_pauses_the_run(tmp_path, monkeypatch):
     def interrupt(*_, **__):
         raise SessionOver("session limit of 5.00 s")

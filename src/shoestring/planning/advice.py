@@ -79,7 +79,8 @@ def too_small_work(context: AdviceContext) -> str:
     if larger is None or larger.value > chosen.seconds * _LARGER / 2:
         return ""
     with_graphs = settings.replace(compile="graphs", checkpointing="no", offload="no")
-    graphs = None if settings.cuda_graphs else seconds_of(chosen.trace, device, loaded, with_graphs)
+    is_possible = not settings.cuda_graphs and settings.offload == "no"
+    graphs = seconds_of(chosen.trace, device, loaded, with_graphs) if is_possible else None
     graphs_advice = graphs and (
         "compile=graphs launches all kernels of a microbatch at once, which would take "
         f"{seconds_text(graphs.value)} an update; "
@@ -139,13 +140,17 @@ def padded_samples(context: AdviceContext) -> str:
 
 
 def longer_than_samples(context: AdviceContext) -> str:
-    """Advise on a largest length that no sample has, which the memory is planned for."""
-    capacity, lengths = context.loaded.parts.capacity, context.chosen.trace.facts.lengths
-    if capacity is None or lengths is None or lengths[1] > _USED_LENGTH * capacity:
+    """Advise on a largest length that no sample has, which the memory is planned for, if it limits the microbatch."""
+    parts, lengths = context.loaded.parts, context.chosen.trace.facts.lengths
+    settings, option = context.chosen.settings, parts.length_option
+    if parts.capacity is None or option is None or lengths is None or lengths[1] > _USED_LENGTH * parts.capacity:
+        return ""
+    if (settings.micro_batch or 0) >= samples_per_gpu(context.loaded.effective_batch, settings):
         return ""
     return (
-        f"the longest of the samples has {lengths[1]:.0f} tokens, but memory is planned for seq_len={capacity:.0f}: "
-        f"with --set seq_len={8 * -(-lengths[1] // 8):.0f} more samples fit into a microbatch"
+        f"the longest of the samples has {lengths[1]:.0f} tokens, but memory is planned for "
+        f"{option}={parts.capacity:.0f}: with --set {option}={8 * -(-lengths[1] // 8):.0f} more samples fit into a "
+        "microbatch"
     )
 
 

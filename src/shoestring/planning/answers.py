@@ -4,6 +4,7 @@ when all of it is done.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -100,9 +101,10 @@ def single_session_answers(
             result = (
                 "which changes the training result" if proposal.changes_learning else "with the same training result"
             )
+            duration = seconds_text(planned[0].hours * 3600)
             yield Answer(
                 question="all in one session",
-                answer=f"{proposal.name} ({proposal.command}): {seconds_text(planned[0].hours * 3600)}, {result}",
+                answer=f"{proposal.name} ({proposal.command}): at most {duration}, {result}",
                 command=training_command(loaded, requested, target, changes=proposal.values),
             )
             return
@@ -129,6 +131,7 @@ def _part(
     """Return how far these sessions come, and the command for a run that is finished with them."""
     assert counts.per_epoch
     updates, hours = sum(session.updates for session in sessions), sum(session.hours for session in sessions)
+    epochs = math.floor(10 * updates / counts.per_epoch) / 10  # 5.97 epochs are not 6
     if updates >= counts.total:
         return Answer(
             question=question,
@@ -139,9 +142,6 @@ def _part(
     changes = {"epochs": whole_epochs} if whole_epochs and loaded.parts.phases == 1 else {"max_updates": updates}
     return Answer(
         question=question,
-        answer=(
-            f"{count_text(updates)} of {count_text(counts.total)} updates, {updates / counts.per_epoch:.1f} of "
-            f"{of_epochs:g} epochs"
-        ),
+        answer=(f"{count_text(updates)} of {count_text(counts.total)} updates, {epochs:g} of {of_epochs:g} epochs"),
         command=training_command(loaded, requested, target, changes=changes),
     )

@@ -89,6 +89,8 @@ def _unknown(loaded: LoadedRecipe, target: Target, chosen: Candidate) -> Iterato
     """Yield what the durations leave out, and what would make it known."""
     if loaded.parts.rollout and not chosen.trace.counts_steps:
         yield "generation", "the recipe's rollout() does not tell how often its steps run (recipe/generation.py, Step)"
+    if chosen.settings.offload == "optimizer":
+        yield "the CPU's part of an update", "it updates the optimizer states, which are in its memory"
     if chosen.settings.compile != "no":
         yield "compiling the model", "some minutes for a large one at the start of each session"
     if loaded.parts.data:

@@ -217,7 +217,11 @@ def _propose_settings(candidates: Candidates, chosen: Candidate, budget: _Budget
     if chosen.settings.allocator == "segments":
         changes.append(("expandable memory segments", {"allocator": "expandable"}, ""))
     states = sum(part.bytes for part in chosen.memory.parts if part.name == "optimizer states")
-    if chosen.settings.offload == "no" and states > _LEAST_SAVED * chosen.memory.peak_bytes:
+    if (
+        chosen.settings.offload == "no"
+        and not chosen.settings.cuda_graphs
+        and states > _LEAST_SAVED * chosen.memory.peak_bytes
+    ):
         slower = "slower by an amount that is not predicted, because the CPU updates the optimizer states"
         changes.append(("optimizer states in host memory", {"offload": "optimizer"}, slower))
     for name, values, note in changes:

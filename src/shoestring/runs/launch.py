@@ -2,8 +2,8 @@
 
 import dataclasses
 import time
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
@@ -50,6 +50,7 @@ def launch(
         if launcher and launcher.rank:
             return _follow(launcher, recipe, values, directory, target, request, stop)
         with leading(launcher, directory, stop) as announce:
+            is_new = not directory.plan_file.exists()
             try:
                 _restore(directory, request, stop)
             except SessionOver as over:
@@ -57,7 +58,8 @@ def launch(
             _require_gpu(request, target, directory)
             directory.create()
             with directory.locked():
-                prepared = _prepare(directory, recipe, values, plan, target, request, stop)
+                with _naming_restored(directory, request, is_restored=is_new and directory.plan_file.exists()):
+                    prepared = _prepare(directory, recipe, values, plan, target, request, stop)
                 announce(trains=not isinstance(prepared, Outcome))
                 if isinstance(prepared, Outcome):
                     if prepared.status == "finished" and request.backup is not None:
@@ -136,6 +138,20 @@ def _restore(directory: RunDirectory, request: LaunchRequest, stop: Stop) -> Non
     """Restore the run from its copies, if they are named and the directory has no run. Raises SessionOver."""
     if request.from_url is not None:
         restoring(directory, request.from_url, stop.check, backup=request.backup)
+
+
+@contextmanager
+def _naming_restored(directory: RunDirectory, request: LaunchRequest, *, is_restored: bool) -> Iterator[None]:
+    """Add to the refusal of a command that it has restored a run into the directory, if it has."""
+    try:
+        yield
+    except UsageError as error:
+        if is_restored:
+            error.add_note(
+                f"{directory.path} has the run from {request.from_url}, which this command has restored: to begin "
+                "another run there, delete it first"
+            )
+        raise
 
 
 def _copying(directory: RunDirectory, request: LaunchRequest, stop: Stop) -> AbstractContextManager[None]:

@@ -84,7 +84,12 @@ def test_no_copy_is_an_error(tmp_path):
 def test_an_empty_place_of_the_backup_begins_the_run(tmp_path):
     empty, unmounted = tmp_path / "copies", tmp_path / "drive" / "copies"
     assert restore(tmp_path / "new", parse_url(str(empty), "--from"), is_backup=True).endswith("the run begins")
-    assert not (tmp_path / "new").exists()
+    assert not (tmp_path / "new").exists() and empty.is_dir()
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="file is a file"):
+        restore(tmp_path / "new", parse_url(str(tmp_path / "file"), "--from"))
+    with pytest.raises(UsageError, match="the folder cannot be created"):
+        restore(tmp_path / "new", parse_url("/proc/copies", "--from"), is_backup=True)
     with pytest.raises(UsageError, match=f"the folder {unmounted.parent} does not exist"):
         restore(tmp_path / "new", parse_url(str(unmounted), "--from"), is_backup=True)
 

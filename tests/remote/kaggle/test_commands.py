@@ -191,6 +191,10 @@ def test_a_dry_run_and_a_chain_take_the_options_of_the_plan_alone(run, run_comma
     for option, problem in ((f"lengths={lengths}", "has lengths in sentences"), ("rows=1", "must be at least 2")):
         status, _, err = run_command(*dry_run, "--set", option)
         assert status == 2 and problem in err
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").touch()
+    status, _, err = run_command(*dry_run[:4], tmp_path / "mine", *dry_run[5:])
+    assert status == 2 and "is not empty: thesis.txt" in err
     hugging_face = ["kaggle", "start", f"hf:{write_config(tmp_path)}", "--run", tmp_path / "new", "--dry-run"]
     assert "rows: for the plan of data" in run_command(*hugging_face, "--set", "rows=9")[2]
     err = run_command(*hugging_face, "--data", "me/law", "--set", "rows=9")[2]

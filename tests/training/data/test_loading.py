@@ -5,6 +5,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import weakref
 from pathlib import Path
@@ -147,6 +148,32 @@ class Stuck(RandomSamples):
     def __init__(self, stuck_index):
         super().__init__()
         self.stuck_index = stuck_index
+
+
+class Unsendable:
+    """A recipe whose batches cannot be pickled."""
+
+    def collate(self, samples):
+        return lambda: samples
+
+
+def test_batch_that_cannot_be_sent_raises():
+    with (
+        loader(RandomSamples(), 1, Unsendable()) as loading,
+        pytest.raises(RunError, match="a data worker process died"),
+    ):
+        load_samples(loading, [0])
+
+
+def test_batches_are_sent_although_the_temporary_folder_has_a_long_path(tmp_path, monkeypatch):
+    folder = tmp_path / "long" / ("x" * 100)
+    folder.mkdir(parents=True)
+    with loader(RandomSamples(), 0) as loading:
+        expected = load_samples(loading, [0])
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with loader(RandomSamples(), 1) as loading:
+        assert torch.equal(load_samples(loading, [0]), expected)
+    assert not [*folder.iterdir()]
 
 
 def test_closing_ends_a_stuck_worker_immediately(monkeypatch):

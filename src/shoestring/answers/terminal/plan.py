@@ -168,9 +168,10 @@ def accumulation(plan: Plan) -> str:
     share = samples_per_shard(size, plan.settings)
     count = shards_per_gpu(plan.settings) * -(-share // (plan.settings.micro_batch or share))
     place = f" on each of {gpus} {'GPUs' if plan.target.gpus else 'processes'}" if gpus > 1 else ""
-    if gpus < plan.target.gpus:
-        place += f" on only one of the {plan.target.gpus} GPUs" if gpus == 1 else f" of the {plan.target.gpus}"
-    return f"{plural(count, 'microbatch', 'microbatches')}{place} per update of {plural(size, 'sample')}"
+    unused = plan.target.gpus - gpus
+    idle = f"; {unused} of the {plan.target.gpus} GPUs is not used" if unused == 1 else ""
+    idle = f"; {unused} of the {plan.target.gpus} GPUs are not used" if unused > 1 else idle
+    return f"{plural(count, 'microbatch', 'microbatches')}{place} per update of {plural(size, 'sample')}{idle}"
 
 
 def _time_text(plan: Plan) -> str:

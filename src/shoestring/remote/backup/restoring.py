@@ -12,7 +12,7 @@ from pathlib import Path
 from shoestring.base.errors import RunError, ShoestringError, UsageError
 from shoestring.base.processes import is_running
 from shoestring.base.streams import write_messages
-from shoestring.base.system_errors import explaining
+from shoestring.base.system_errors import explaining, reason
 from shoestring.base.units import MIB, bytes_text
 from shoestring.remote.backup.commits import (
     COMMITS,
@@ -44,6 +44,8 @@ def restore(run: Path, location: Location, *, is_backup: bool = False) -> str:
     Raises UsageError if there are no copies, or if `run` has another run or one that is not as far. Raises RunError if
     no copy is intact or there is no space.
     """
+    if location.scheme == "file" and Path(location.path).is_file():
+        raise UsageError(f"{location.option} {location.url} is a file", hint="give the folder of the copies")
     with ExitStack() as stack:
         try:
             store = stack.enter_context(closing(open_store(location)))
@@ -66,7 +68,7 @@ def _restore(run: Path, store: Store, names: list[CommitName], location: Locatio
     if directory.plan_file.exists():
         return _compare(directory, store, names, location)
     if not names and is_backup:
-        _require_parent(location)
+        _create_place(location)
         return f"{location.url} has no copy of a run yet: the run begins"
     if not names:
         raise UsageError(
@@ -80,14 +82,25 @@ def _restore(run: Path, store: Store, names: list[CommitName], location: Locatio
     return f"restored update {commit.update} from {location.url}: {len(commit.files)} files, {bytes_text(commit.bytes)}"
 
 
-def _require_parent(location: Location) -> None:
-    """Raise UsageError for a folder in one that does not exist: a disk that is not mounted is not an empty place."""
-    parent = Path(location.path).parent
-    if location.scheme == "file" and not parent.is_dir():
+def _create_place(location: Location) -> None:
+    """Create a folder for copies. Raises UsageError if it cannot be, or if the folder that contains it does not exist:
+    a disk that is not mounted is not an empty place.
+    """
+    if location.scheme != "file":
+        return
+    path = Path(location.path)
+    if not path.parent.is_dir():
         raise UsageError(
-            f"{location.option} {location.url}: the folder {parent} does not exist",
-            hint=f"mount the disk that it is on, or create it: mkdir -p {shlex.quote(str(parent))}",
+            f"{location.option} {location.url}: the folder {path.parent} does not exist",
+            hint=f"mount the disk that it is on, or create it: mkdir -p {shlex.quote(str(path.parent))}",
         )
+    try:
+        path.mkdir(exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"{location.option} {location.url}: the folder cannot be created: {reason(error)}",
+            hint="choose a folder in which files can be written",
+        ) from error
 
 
 def _compare(run: RunDirectory, store: Store, names: list[CommitName], location: Location) -> str:
@@ -114,6 +127,8 @@ def _compare(run: RunDirectory, store: Store, names: list[CommitName], location:
                 f"leave out {location.option}",
             )
         break
+    if not names:
+        return f"{run.path} is at update {update}, and {location.url} has no copy: nothing is restored"
     return f"{run.path} is at update {update}, at least as far as its copy in {location.url}: nothing is restored"
 
 

@@ -87,6 +87,7 @@ def preview(request: StartRequest, on_plan: Callable[[Plan], object]) -> dict[st
     loaded, _ = _choose(request)
     _require_readable_lengths(request)
     state = read_chain(request.run / FOLDER)
+    require_usable(request.run)
     require_no_problems(check_recipe(loaded, request.on, request.values, request.datasets, request.absent))
     plan = None
     # All else that is printed needs no PyTorch.

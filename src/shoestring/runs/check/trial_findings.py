@@ -23,7 +23,8 @@ SECONDS = 90.0
 _NON_TENSOR_BYTES = 64 * MIB
 """The growth of a process that no tensor accounts for: libraries that are loaded late, fragments of the allocator."""
 _TRAINER_BYTES = 320 * MIB
-"""The same with a library's trainer, which imports most of its modules when it is built and trains: 218 MiB for TRL."""
+"""The same with a library's trainer, which imports most of its modules when it is built and trains: 218 MiB for TRL;
+and for a small model, whose memory is mostly that of such modules."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,7 +234,8 @@ def _check_memory(trial: Trial) -> Finding:
     )
     tolerance = 0
     if _is_on_cpu(trial):
-        tolerance = _TRAINER_BYTES if trial.loaded.parts.trainer else _NON_TENSOR_BYTES
+        has_late_imports = trial.loaded.parts.trainer or predicted <= _NON_TENSOR_BYTES
+        tolerance = _TRAINER_BYTES if has_late_imports else _NON_TENSOR_BYTES
     is_too_much = measured_bytes > high + tolerance
     # The ratio of a small model's process would be one of what belongs to no tensor.
     ratio = _ratio_text(measured_bytes, predicted) if is_too_much or predicted > tolerance else ""

@@ -6,8 +6,12 @@ not receive the signals that stop training, and the death of one raises an error
 
 import copy
 import multiprocessing
+import multiprocessing.queues
+import multiprocessing.util
 import os
 import signal
+import tempfile
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +32,8 @@ PREFETCH = 2
 """Batches that each process prefetches."""
 _EXIT_SECONDS = 5.0
 """For a process to exit by itself."""
+_LONGEST_FOLDER = 107 - len("/pymp-12345678/listener-12345678")
+"""The length of a path in which a socket of multiprocessing can be bound: Linux allows 107 bytes for its own."""
 
 Request = tuple[int, Sequence[Member]]
 """An epoch, and the samples or packed rows of a microbatch."""
@@ -176,6 +182,27 @@ class _InitWorker:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         # After a SIGKILL training cannot end them.
         processes.exit_with_parent(self._parent)
+        _shorten_socket_paths()
+        # The thread that sends batches would print an error and go on; training would wait for the batch without end.
+        multiprocessing.queues.Queue._on_queue_feeder_error = staticmethod(_exit_after_error)  # type: ignore[attr-defined]
+
+
+def _shorten_socket_paths() -> None:
+    """Let multiprocessing put its sockets, over which tensors are sent, into /tmp if the temporary folder has a longer
+    path than a socket may have, as Python does since 3.14.
+    """
+    if len(os.fsencode(tempfile.gettempdir())) > _LONGEST_FOLDER:
+        folder, tempfile.tempdir = tempfile.tempdir, "/tmp"
+        try:
+            multiprocessing.util.get_temp_dir()
+        finally:
+            tempfile.tempdir = folder
+
+
+def _exit_after_error(error: Exception, _batch: Any) -> None:
+    """Print an error in sending a batch, and end this process, which raises an error in training."""
+    traceback.print_exception(error)
+    os._exit(1)
 
 
 def _tracking_context(processes: list[BaseProcess]) -> Any:
