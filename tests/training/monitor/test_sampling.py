@@ -20,7 +20,8 @@ def test_resident_memory_grows_with_an_allocation():
 
 
 def test_sampling_does_not_import_torch():
-    code = "import sys; from shoestring.training.monitor.sampling import sample; sample(); sys.exit('torch' in sys.modules)"
+    imports = "import sys; from shoestring.training.monitor.sampling import sample"
+    code = f"{imports}; sample(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
