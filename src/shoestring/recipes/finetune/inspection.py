@@ -171,8 +171,8 @@ def _applied_twice(renderer: Renderer, rows: Sequence[Row]) -> str | None:
 def _places(places: Sequence[str]) -> str:
     """Return the first places as text, with the number of the others."""
     unlisted = len(places) - _MOST_PLACES
-    more = f", and {count_text(unlisted)} more" if unlisted > 0 else ""
-    return f"{', '.join(places[:_MOST_PLACES])}{more}"
+    end = f", and {count_text(unlisted)} more" if unlisted > 0 else ""
+    return f"{', '.join(places[:_MOST_PLACES])}{end}"
 
 
 def _notes(
