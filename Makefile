@@ -8,12 +8,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 # Tests of every package, one tiny run and one resumed run.
-QUICK := tests/hardware tests/recipe tests/packages tests/data tests/estimate tests/session tests/checkpoint tests/engine \
-  tests/plan tests/training/test_loop.py tests/invariants/test_resume.py tests/test_names.py tests/test_design.py tests/test_settings.py
+QUICK := tests/base tests/hardware tests/recipe tests/planning/estimate $(wildcard tests/planning/test_*.py) \
+  $(addprefix tests/training/,checkpoint data engine session test_loop.py) tests/invariants/test_resume.py tests/test_names.py \
+  tests/test_design.py
 
 # Recipes, library trainers, several processes, export and resume.
-VERSIONS := tests/recipes tests/integrations tests/engine tests/techniques tests/packages tests/invariants/test_sharded.py \
-  tests/invariants/test_resume.py tests/train tests/training/checkpoint/test_light.py tests/runs/test_export.py tests/test_examples.py tests/test_version_0_1_0.py
+VERSIONS := tests/recipes tests/integrations tests/techniques tests/base/packages tests/training/engine \
+  $(wildcard tests/training/test_*.py) tests/training/checkpoint/test_light.py tests/invariants/test_sharded.py \
+  tests/invariants/test_resume.py tests/runs/test_export.py tests/test_examples.py tests/test_version_0_1_0.py
 
 .PHONY: demo demo-kaggle quick test lint types contract unit versions soak site docs-test benchmarks claims release-check clean
 

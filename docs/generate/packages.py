@@ -9,12 +9,11 @@ _PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 GROUPS: Sequence[tuple[str, str, str]] = (
     ("Command line", "options in, answers out", "__main__"),
     ("Verbs", "one function per command", "api_kaggle"),
-    ("Around a run", "start it, show it", "report"),
-    ("Adapters and preflight", "recipes, trainers, platforms", "recipes"),
-    ("Training", "what happens", "train"),
-    ("Prediction", "what will happen", "plan"),
+    ("Around a run", "start it, show it", "answers"),
+    ("Adapters", "recipes, trainers, platforms", "recipes"),
+    ("The two halves", "what will happen, what happens", "planning"),
     ("Shared by both", "recipe, techniques, GPUs", "hardware"),
-    ("Foundations", "no torch", "settings"),
+    ("Foundations", "no torch", "errors"),
 )
 """From the top down: a title, its explanation, and the first package of the group in the list of layers."""
 
@@ -25,13 +24,13 @@ _BAND, _BOX, _TEXT, _NOTE = "#37474f", "#1a6fb0", "#ffffff", "#cfd8dc"
 
 
 def layers() -> list[str]:
-    """Return the packages from the top down, as the import contract has them."""
+    """Return the packages from the top down, as the import contract has them; those beside each other one by one."""
     (contract,) = (
         contract
         for contract in tomllib.loads(_PYPROJECT.read_text("utf-8"))["tool"]["importlinter"]["contracts"]
         if contract["type"] == "layers"
     )
-    return list(contract["layers"])
+    return [name for layer in contract["layers"] for name in layer.split(" | ")]
 
 
 def grouped() -> list[tuple[str, str, list[str]]]:
