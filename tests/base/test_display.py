@@ -17,7 +17,8 @@ def test_unknown_answer_is_an_error(form):
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [("plan.plan", "Plan"), ("plan.estimate", "Estimate"), ("plan.comparison", "Comparison")]
+    ("module", "name"),
+    [("planning.plan", "Plan"), ("planning.estimation", "Estimate"), ("planning.comparison", "Comparison")],
 )
 def test_answers_render_without_another_import(module, name):
     script = (

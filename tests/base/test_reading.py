@@ -18,8 +18,8 @@ PIPE = "a line from a process that this one has started"
 PEER = "what another process of the run has sent"
 
 EXCEPTIONS = {
-    ("reading.py", "open"): "the module itself",
-    ("reading.py", "loads"): "the module itself",
+    ("base/reading.py", "open"): "the module itself",
+    ("base/reading.py", "loads"): "the module itself",
     ("training/engine/parallel/messages.py", "loads"): PEER,
     ("training/engine/parallel/ranks.py", "loads"): PEER,
     ("runs/meeting.py", "loads"): PEER,
@@ -37,7 +37,7 @@ EXCEPTIONS = {
     ("integrations/state.py", "loads"): "JSON that the same line has made",
     ("remote/notebook/carried.py", "open"): "the wheel that was built in memory",
     ("remote/wheel.py", "read_text"): "the metadata of the installed package",
-    ("packages/origin.py", "read_text"): "the metadata of the installed package",
+    ("base/packages/origin.py", "read_text"): "the metadata of the installed package",
     ("recipes/temporal/bars.py", "load"): PACKAGE,
     ("recipes/cloud/terrain.py", "load"): PACKAGE,
     ("recipes/cloud/terrain.py", "open"): PACKAGE,
@@ -52,10 +52,10 @@ EXCEPTIONS = {
     ("training/session/lock.py", "open"): "creates the lock; what is not a regular file is refused",
     ("runs/check/disk.py", "open"): "writes a new file",
     ("recipes/images.py", "open"): "an image in memory",
-    ("streams.py", "open"): "the null device",
+    ("base/streams.py", "open"): "the null device",
     ("training/session/trust.py", "open"): "creates a lock, and a directory, which is locked",
     ("training/monitor/events.py", "loads"): "JSON that the same line has made",
-    ("processes.py", "read_text"): SYSTEM,
+    ("base/processes.py", "read_text"): SYSTEM,
     ("training/monitor/host_memory.py", "read_text"): SYSTEM,
     ("planning/trace/stored.py", "open"): "appends a trace",
     ("training/checkpoint/reserved.py", "open"): "writes the reserved space",
