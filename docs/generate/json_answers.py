@@ -7,7 +7,8 @@ from docs.generate.json_keys import Key, Maker, MissingDocstringError, Reader
 from docs.generate.markdown import code, escape, header, table
 
 from shoestring import api_kaggle
-from shoestring.runs.check import loading, preflight, trial_findings
+from shoestring.answers.watch.view import View
+from shoestring.base.settings import Settings
 from shoestring.hardware.catalog import Target
 from shoestring.hardware.measured import MeasuredRates
 from shoestring.planning import comparison
@@ -19,13 +20,12 @@ from shoestring.recipe import finding
 from shoestring.remote.kaggle import following, package, starting
 from shoestring.remote.kaggle.forecast import Forecast
 from shoestring.remote.notebook.writing import WrittenNotebook
-from shoestring.answers.watch.view import View
+from shoestring.runs.check import loading, preflight, trial_findings
 from shoestring.runs.evaluate import Evaluation
 from shoestring.runs.export import Export
 from shoestring.runs.predict import Predictions
 from shoestring.runs.replayed import Replay
 from shoestring.training.session.outcome import Outcome
-from shoestring.base.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)

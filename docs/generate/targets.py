@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping
 
 from docs.generate.markdown import code, escape, header, paragraph, table
 
+from shoestring.base.units import GIB, MIB
 from shoestring.hardware.catalog import DEVICES, NCCL_BYTES, NCCL_SOURCE, PLATFORMS, Device, Platform, Target
 from shoestring.hardware.prices import FREE, PRICES, Price
 from shoestring.hardware.targets import PROBED, known
-from shoestring.base.units import GIB, MIB
 
 _INTRODUCTION = """
 A target is the place of a run: a device, a number of GPUs, and the limits of a platform if there is one. `--on TARGET`
