@@ -4,13 +4,13 @@ import math
 
 import pytest
 
+from shoestring.base.run_limits import stop_seconds
 from shoestring.planning.estimate.span import Span, total
 from shoestring.planning.sessions import (
     Work,
     session_parts,
     sessions,
     shortest_session_seconds,
-    stop_seconds,
     weeks,
 )
 

@@ -4,11 +4,12 @@ from typing import Any
 
 from shoestring.base import config
 from shoestring.base.errors import TraceError
+from shoestring.base.run_limits import disk_parts
 from shoestring.base.settings import Settings
 from shoestring.base.streams import write_messages
 from shoestring.base.units import bytes_text
 from shoestring.hardware.catalog import Target
-from shoestring.planning.costs import PlannedDisk, disk_parts
+from shoestring.planning.costs import PlannedDisk
 from shoestring.planning.plan import Plan
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.runs.check.measuring import GROWTH_SECONDS, Measurement, measure
