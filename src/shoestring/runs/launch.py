@@ -50,15 +50,14 @@ def launch(
         if launcher and launcher.rank:
             return _follow(launcher, recipe, values, directory, target, request, stop)
         with leading(launcher, directory, stop) as announce:
-            is_new = not directory.plan_file.exists()
             try:
-                _restore(directory, request, stop)
+                is_restored = _restore(directory, request, stop)
             except SessionOver as over:
                 return _pause_without_plan(over.reason, recipe, request)
             _require_gpu(request, target, directory)
             directory.create()
             with directory.locked():
-                with _naming_restored(directory, request, is_restored=is_new and directory.plan_file.exists()):
+                with _naming_restored(directory, request, is_restored=is_restored):
                     prepared = _prepare(directory, recipe, values, plan, target, request, stop)
                 announce(trains=not isinstance(prepared, Outcome))
                 if isinstance(prepared, Outcome):
@@ -134,10 +133,16 @@ def _require_backup(request: LaunchRequest) -> None:
         require_elsewhere(RunDirectory(request.run), url, option)
 
 
-def _restore(directory: RunDirectory, request: LaunchRequest, stop: Stop) -> None:
-    """Restore the run from its copies, if they are named and the directory has no run. Raises SessionOver."""
-    if request.from_url is not None:
-        restoring(directory, request.from_url, stop.check, backup=request.backup)
+def _restore(directory: RunDirectory, request: LaunchRequest, stop: Stop) -> bool:
+    """Restore the run from its copies, if they are named and the directory has no run, and return whether it was.
+
+    Raises SessionOver.
+    """
+    if request.from_url is None:
+        return False
+    was_new = not directory.plan_file.exists()
+    restoring(directory, request.from_url, stop.check, backup=request.backup)
+    return was_new and directory.plan_file.exists()
 
 
 @contextmanager
