@@ -144,8 +144,8 @@ def test_two_processes_end_in_the_bits_of_one(tmp_path, capfd, monkeypatch):
     assert weights[0] == weights[1]
     output, messages = capfd.readouterr()
     assert "rank 0" in output and "rank 1" not in output
-    assert "session 1: begins at update 0 of 8, 2 processes (ddp), no time limit" in messages
-    assert "session 1: begins at update 0 of 8, no time limit" in messages
+    assert "session 1: begins at update 0 of 8, 5 parameters, 2 processes (ddp), no time limit" in messages
+    assert "session 1: begins at update 0 of 8, 5 parameters, no time limit" in messages
     with pytest.raises(
         UsageError, match="gpus=4: the run was planned with 2 logical shards, and each process"
     ) as raised:
