@@ -13,7 +13,8 @@ QUICK := tests/hardware tests/recipe tests/packages tests/data tests/estimate te
 
 # Recipes, library trainers, several processes, export and resume.
 VERSIONS := tests/recipes tests/integrations tests/engine tests/techniques tests/packages tests/invariants/test_sharded.py \
-  tests/invariants/test_resume.py tests/train tests/checkpoint/test_light.py tests/runs/test_export.py tests/test_examples.py tests/test_version_0_1_0.py
+  tests/invariants/test_resume.py tests/train tests/checkpoint/test_light.py tests/runs/test_export.py tests/test_examples.py \
+  tests/test_version_0_1_0.py
 
 .PHONY: demo demo-kaggle quick test lint types contract unit versions soak site docs-test benchmarks claims release-check clean
 
