@@ -23,24 +23,11 @@ from shoestring.base.reading import read_bytes
 from shoestring.hardware.cpu_rates import read_cached
 from shoestring.hardware.measured import content as content_of_rates
 from shoestring.hardware.targets import find
+from shoestring.integrations.huggingface import configuration, heads
 from shoestring.planning.estimate.span import Span
 from shoestring.planning.estimate.time import update_seconds
 from shoestring.planning.sessions import Work
 from shoestring.planning.trace.record import Op
-from shoestring.recipes.chart import adapters, prediction
-from shoestring.recipes.chart import data as chart
-from shoestring.recipes.chart.presentation import Presentation
-from shoestring.recipes.cloud import geotiff, table
-from shoestring.recipes.cloud.published_weights import load_published
-from shoestring.recipes.cloud.writing import encode_geotiff
-from shoestring.recipes.huggingface import configuration, heads
-from shoestring.recipes.legal import documents
-from shoestring.recipes.legal.roles import SETS, class_numbers
-from shoestring.recipes.rows import BadRows
-from shoestring.recipes.temporal import preprocessing
-from shoestring.recipes.temporal.bars import read_bars
-from shoestring.recipes.temporal.features import FEATURES
-from shoestring.recipes.vqa import teacher
 from shoestring.remote.backup.commits import CommitName, parse_commit
 from shoestring.remote.backup.identity import read_identity
 from shoestring.remote.kaggle.chain_file import ChainState, SessionRecord, read_chain
@@ -63,6 +50,19 @@ from shoestring.training.saving import saved_environment
 from shoestring.training.session.config_file import read_config
 from shoestring.training.session.ledger import ledger, sessions, slowest_durations
 from shoestring.training.session.stored import StoredPlan, StoredState
+from shoestring_recipes.chart import adapters, prediction
+from shoestring_recipes.chart import data as chart
+from shoestring_recipes.chart.presentation import Presentation
+from shoestring_recipes.cloud import geotiff, table
+from shoestring_recipes.cloud.published_weights import load_published
+from shoestring_recipes.cloud.writing import encode_geotiff
+from shoestring_recipes.legal import documents
+from shoestring_recipes.legal.roles import SETS, class_numbers
+from shoestring_recipes.rows import BadRows
+from shoestring_recipes.temporal import preprocessing
+from shoestring_recipes.temporal.bars import read_bars
+from shoestring_recipes.temporal.features import FEATURES
+from shoestring_recipes.vqa import teacher
 from tests.answers.runs import PLAN
 from tests.hardware.measured_files import CPU, GPU
 from tests.planning.estimate.example_traces import op, update

@@ -7,7 +7,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[1] / "src" / "shoestring"
+SOURCE = Path(__file__).parents[1] / "src"
 
 OLD_WORDS = set(
     """
@@ -57,7 +57,7 @@ def is_old(name: str) -> bool:
 def old_names() -> list[tuple[str, int, str]]:
     """The path in the package, the line and the name of every identifier with an old name."""
     return [
-        (str(path.relative_to(SOURCE)), line, name)
+        (path.relative_to(SOURCE).as_posix().removeprefix("shoestring/"), line, name)
         for path in sorted(SOURCE.rglob("*.py"))
         for line, name in identifiers(path.read_text())
         if is_old(name)

@@ -29,7 +29,7 @@ from unittest.mock import MagicMock, patch
 import torch
 from benchmarks.chart.texts import make_texts
 
-from shoestring.recipes.chart.guide_rewards import REWARDS
+from shoestring_recipes.chart.guide_rewards import REWARDS
 
 COMMIT, FILE = "4948fe6", "grpo_utils.py"
 FUNCTIONS = {

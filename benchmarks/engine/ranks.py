@@ -21,12 +21,12 @@ from typing import Any
 RESULTS = Path(__file__).parents[1] / "results"
 
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "temporal lstm": ("shoestring.recipes.temporal", "Temporal", {"architecture": "lstm", "epochs": 3}),
-    "temporal transformer": ("shoestring.recipes.temporal", "Temporal", {"architecture": "transformer", "epochs": 3}),
-    "temporal mlp": ("shoestring.recipes.temporal", "Temporal", {"architecture": "mlp", "epochs": 3}),
-    "legal": ("shoestring.recipes.legal", "Legal", {"epochs": 2}),
-    "vqa": ("shoestring.recipes.vqa", "VQA", {"epochs": 2, "max_updates": 8}),
-    "cloud": ("shoestring.recipes.cloud", "Cloud", {"epochs": 2, "max_updates": 8, "effective_batch": 8}),
+    "temporal lstm": ("shoestring_recipes.temporal", "Temporal", {"architecture": "lstm", "epochs": 3}),
+    "temporal transformer": ("shoestring_recipes.temporal", "Temporal", {"architecture": "transformer", "epochs": 3}),
+    "temporal mlp": ("shoestring_recipes.temporal", "Temporal", {"architecture": "mlp", "epochs": 3}),
+    "legal": ("shoestring_recipes.legal", "Legal", {"epochs": 2}),
+    "vqa": ("shoestring_recipes.vqa", "VQA", {"epochs": 2, "max_updates": 8}),
+    "cloud": ("shoestring_recipes.cloud", "Cloud", {"epochs": 2, "max_updates": 8, "effective_batch": 8}),
     "BatchNorm and dropout": ("", "", {}),
 }
 """The module and the class of each recipe, and its options."""

@@ -22,10 +22,10 @@ import numpy
 import torch
 from torch import Tensor, nn
 
-from shoestring.recipes.finetune.batches import Batch, collate
-from shoestring.recipes.finetune.building import build_random, separates_samples
-from shoestring.recipes.finetune.losses import token_loss
-from shoestring.recipes.finetune.samples import Sample
+from shoestring_recipes.finetune.batches import Batch, collate
+from shoestring_recipes.finetune.building import build_random, separates_samples
+from shoestring_recipes.finetune.losses import token_loss
+from shoestring_recipes.finetune.samples import Sample
 
 RESULTS = Path(__file__).parents[1] / "results"
 FAMILIES = (

@@ -22,7 +22,7 @@ from shoestring.hardware import cublas
 
 CONFIGS = ("", cublas.TRAINING_CONFIG, ":4096:2:16:8", ":16:8")
 """Values of `CUBLAS_WORKSPACE_CONFIG`; empty: not set."""
-IMPORTS = ("torch", "transformers", "transformers.models.auto.modeling_auto", "shoestring.recipes.vqa.student")
+IMPORTS = ("torch", "transformers", "transformers.models.auto.modeling_auto", "shoestring_recipes.vqa.student")
 """What each training imports; every other process of a plan or a run waits for some of it as well."""
 
 

@@ -14,8 +14,8 @@ from benchmarks.memory.cases import Case, Row, Rows, configuration, number
 
 from shoestring.base.settings import Settings
 from shoestring.hardware.catalog import DEVICES
+from shoestring.integrations.huggingface import HuggingFace, Options
 from shoestring.recipe.options import Adaptation
-from shoestring.recipes.huggingface import HuggingFace, Options
 from shoestring.techniques import adapt
 
 if TYPE_CHECKING:

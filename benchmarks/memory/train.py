@@ -20,7 +20,7 @@ from benchmarks.memory.cases import Case, Row, Rows, configuration, number
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Precision, Settings
 from shoestring.hardware.catalog import DEVICES
-from shoestring.recipes.huggingface.configuration import read
+from shoestring.integrations.huggingface.configuration import read
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

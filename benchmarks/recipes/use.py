@@ -58,7 +58,7 @@ def rows(out: Path) -> list[dict[str, Any]]:
 
 
 def write_bars(folder: Path) -> Path:
-    from shoestring.recipes.temporal.bars import load_sample_bars
+    from shoestring_recipes.temporal.bars import load_sample_bars
 
     file = folder / "bars.csv"
     load_sample_bars().tail(300).to_csv(file, index=False)
@@ -150,8 +150,8 @@ print(json.dumps(texts))
 
 
 def write_charts(folder: Path) -> Path:
-    from shoestring.recipes.chart.policy import SIZES
-    from shoestring.recipes.chart.synthetic import draw_chart, make_chart
+    from shoestring_recipes.chart.policy import SIZES
+    from shoestring_recipes.chart.synthetic import draw_chart, make_chart
 
     (folder / "png").mkdir()
     listed = []

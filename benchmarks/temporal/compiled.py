@@ -21,10 +21,10 @@ from typing import Any
 import torch
 
 from shoestring.recipe.finding import choose
-from shoestring.recipes.temporal import Options
-from shoestring.recipes.temporal.architectures import ARCHITECTURES
 from shoestring.training.engine.state import build
 from shoestring.training.engine.update import update
+from shoestring_recipes.temporal import Options
+from shoestring_recipes.temporal.architectures import ARCHITECTURES
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

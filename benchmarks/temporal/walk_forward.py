@@ -19,8 +19,8 @@ from statistics import mean, stdev
 from typing import Any
 
 import shoestring
-from shoestring.recipes.temporal import Options, Temporal
-from shoestring.recipes.temporal.architectures import ARCHITECTURES
+from shoestring_recipes.temporal import Options, Temporal
+from shoestring_recipes.temporal.architectures import ARCHITECTURES
 
 RESULT = Path(__file__).parents[1] / "results" / "temporal_walk_forward.json"
 

@@ -10,7 +10,7 @@ GROUPS: Sequence[tuple[str, str, str]] = (
     ("Command line", "options in, answers out", "__main__"),
     ("Verbs", "one function per command", "api_kaggle"),
     ("Around a run", "start it, show it", "answers"),
-    ("Adapters", "recipes, trainers, platforms", "recipes"),
+    ("Adapters", "trainers, libraries, platforms", "integrations"),
     ("The two halves", "what will happen, what happens", "planning"),
     ("Shared by both", "recipe, techniques, GPUs", "hardware"),
     ("Foundations", "no torch", "errors"),

@@ -10,7 +10,7 @@ import pytest
 from shoestring.base import reading
 from shoestring.base.reading import COUNT, TEXT, Kind, find_problems, number, parse_json
 
-SOURCE = Path(__file__).parents[2] / "src" / "shoestring"
+SOURCE = Path(__file__).parents[2] / "src"
 
 SYSTEM = "files of the system: /proc and /sys"
 PACKAGE = "sample data that a package contains"
@@ -38,12 +38,15 @@ EXCEPTIONS = {
     ("remote/notebook/carried.py", "open"): "the wheel that was built in memory",
     ("remote/wheel.py", "read_text"): "the metadata of the installed package",
     ("base/packages/origin.py", "read_text"): "the metadata of the installed package",
-    ("recipes/temporal/bars.py", "load"): PACKAGE,
-    ("recipes/cloud/terrain.py", "load"): PACKAGE,
-    ("recipes/cloud/terrain.py", "open"): PACKAGE,
-    ("recipes/chart/synthetic.py", "open"): f"{PACKAGE}, or a chart that was drawn in memory",
-    ("recipes/chart/guide_rewards.py", "loads"): "JSON in a completion, whose numbers stay text as in the guide's code",
-    ("recipes/finetune/gguf/vocabulary.py", "loads"): "JSON that the tokenizer in memory has made",
+    ("shoestring_recipes/temporal/bars.py", "load"): PACKAGE,
+    ("shoestring_recipes/cloud/terrain.py", "load"): PACKAGE,
+    ("shoestring_recipes/cloud/terrain.py", "open"): PACKAGE,
+    ("shoestring_recipes/chart/synthetic.py", "open"): f"{PACKAGE}, or a chart that was drawn in memory",
+    (
+        "shoestring_recipes/chart/guide_rewards.py",
+        "loads",
+    ): "JSON in a completion: its numbers stay text, as for the guide",
+    ("shoestring_recipes/finetune/gguf/vocabulary.py", "loads"): "JSON that the tokenizer in memory has made",
     ("answers/page/output.py", "read_text"): "the style sheet of this package",
     ("training/checkpoint/files.py", "open"): "writing, and directories, whose entries are synced",
     ("training/checkpoint/mapped.py", "safe_open"): "maps the file, whose kind is checked before",
@@ -51,7 +54,7 @@ EXCEPTIONS = {
     ("training/monitor/events.py", "open"): "appends to the record",
     ("training/session/lock.py", "open"): "creates the lock; what is not a regular file is refused",
     ("runs/check/disk.py", "open"): "writes a new file",
-    ("recipes/images.py", "open"): "an image in memory",
+    ("shoestring_recipes/images.py", "open"): "an image in memory",
     ("base/streams.py", "open"): "the null device",
     ("training/session/trust.py", "open"): "creates a lock, and a directory, which is locked",
     ("training/monitor/events.py", "loads"): "JSON that the same line has made",
@@ -109,7 +112,7 @@ def reading_calls(source: str) -> set[str]:
 
 def test_only_the_reading_module_opens_and_parses_files():
     calls = {
-        (path.relative_to(SOURCE).as_posix(), name)
+        (path.relative_to(SOURCE).as_posix().removeprefix("shoestring/"), name)
         for path in SOURCE.rglob("*.py")
         for name in reading_calls(path.read_text())
     }

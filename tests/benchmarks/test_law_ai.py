@@ -3,7 +3,7 @@ import torch
 from benchmarks.legal.law_ai import DIFFERS, OPTIONS, PUBLISHED, pooled_scores, summary
 
 from shoestring.recipe.finding import choose
-from shoestring.recipes.legal.metrics import scores
+from shoestring_recipes.legal.metrics import scores
 
 ROLES = ("Facts", "Argument", "Statute")
 

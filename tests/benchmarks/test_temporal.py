@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 from benchmarks.temporal import compiled, walk_forward
 
-from shoestring.recipes.temporal import Options, Temporal
+from shoestring_recipes.temporal import Options, Temporal
 
 
 def fold(accuracy: float) -> dict[str, float]:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pandas as pd
 from PIL import Image
 
-from shoestring.recipes.chart.policy import SIZES
-from shoestring.recipes.chart.synthetic import draw_chart, make_chart
+from shoestring_recipes.chart.policy import SIZES
+from shoestring_recipes.chart.synthetic import draw_chart, make_chart
 from tests.recipes.cloud.images import optical_image, radar_image, write_image
 from tests.recipes.temporal.market import aggregate, random_bars
 from tests.recipes.vqa.teacher_data import COLORS, make_row, write_data

@@ -36,7 +36,7 @@ def template(node: ast.expr) -> str:
 
 def messages() -> Iterator[str]:
     """Yield the message of each error that the source makes, with an X in place of each value."""
-    for path in sorted((ROOT / "src" / "shoestring").rglob("*.py")):
+    for path in sorted((ROOT / "src").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
                 message = template(node.args[0])

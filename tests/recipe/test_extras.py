@@ -5,7 +5,7 @@ import pytest
 
 from shoestring.base.errors import UsageError
 from shoestring.base.packages.requirements import require
-from shoestring.recipes.temporal import Temporal
+from shoestring_recipes.temporal import Temporal
 from tests.libraries import hide
 
 HEAVY = {"torch", "pandas", "torchmetrics", "matplotlib"}
@@ -23,7 +23,7 @@ def test_finding_a_recipe_imports_nothing_heavy() -> None:
 
 
 def test_planning_needs_no_extra() -> None:
-    code = "from shoestring.recipes.temporal import Temporal; r = Temporal(); r.loss(r.model(), r.batch(2))"
+    code = "from shoestring_recipes.temporal import Temporal; r = Temporal(); r.loss(r.model(), r.batch(2))"
     modules = modules_loaded_by(code)
     assert "torch" in modules  # so that the test can fail
     assert not HEAVY - {"torch"} & modules

@@ -65,7 +65,7 @@ def test_file_without_a_usable_recipe_is_refused(tmp_path, text, words):
 
 def test_imported_recipe_does_not_count(tmp_path, mine):
     path = tmp_path / "uses.py"
-    path.write_text("from shoestring.recipes.temporal import Temporal\n" + MINE.format(name="Own"))
+    path.write_text("from shoestring_recipes.temporal import Temporal\n" + MINE.format(name="Own"))
     assert type(find(str(path)).recipe).__name__ == "Own"
 
 

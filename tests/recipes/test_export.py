@@ -84,9 +84,9 @@ def export_folder(run: Path, to: str) -> str:
 
 
 def legal_case(run: Path) -> dict:
-    from shoestring.recipes.legal.classifier import SIZES
-    from shoestring.recipes.legal.roles import SETS
-    from shoestring.recipes.legal.tokens import HashedWords
+    from shoestring_recipes.legal.classifier import SIZES
+    from shoestring_recipes.legal.roles import SETS
+    from shoestring_recipes.legal.tokens import HashedWords
 
     model = save_untrained(run, "legal", size="tiny")
     before, sentence = "Filed on 12.03.1954, in Ayodhyā.", "The Court's order — was SET aside."
@@ -102,10 +102,10 @@ def legal_case(run: Path) -> dict:
 
 
 def vqa_case(run: Path) -> dict:
-    from shoestring.recipes.vqa.digits import load_image, make_samples
-    from shoestring.recipes.vqa.images import to_tensor
-    from shoestring.recipes.vqa.texts import BEGIN
-    from shoestring.recipes.vqa.tokens import build_question_tokenizer, build_text_tokenizer
+    from shoestring_recipes.vqa.digits import load_image, make_samples
+    from shoestring_recipes.vqa.images import to_tensor
+    from shoestring_recipes.vqa.texts import BEGIN
+    from shoestring_recipes.vqa.tokens import build_question_tokenizer, build_text_tokenizer
 
     model = save_untrained(run, "vqa", size="tiny")
     texts = ["Trong hình là số mấy?", "<answer>Số 3</answer>\n<reasoning>[CAUSAL] vì Ổ|(.*)^$-~</reasoning>"]
@@ -131,8 +131,8 @@ def vqa_case(run: Path) -> dict:
 
 
 def chart_case(run: Path) -> dict:
-    from shoestring.recipes.chart.building import reader
-    from shoestring.recipes.chart.export import encode
+    from shoestring_recipes.chart.building import reader
+    from shoestring_recipes.chart.export import encode
 
     model = save_untrained(run, "chart", size="tiny", weights="fp32")
     recipe = choose("chart", {"size": "tiny"})[0].recipe

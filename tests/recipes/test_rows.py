@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from shoestring.base.errors import DataError
-from shoestring.recipes.rows import MAX_LISTED, BadRows
+from shoestring_recipes.rows import MAX_LISTED, BadRows
 
 FILE = Path("somewhere/a.txt")
 

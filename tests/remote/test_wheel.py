@@ -21,9 +21,10 @@ def test_wheel_is_installed_by_pip_and_is_the_same_copy(tmp_path):
     file, version = process.stdout.split()
     assert Path(file) == site / "shoestring" / "__init__.py"
     assert version == shoestring.__version__
-    package = Path(shoestring.__file__).parent
-    for path in package.rglob("*.py"):
-        assert (site / "shoestring" / path.relative_to(package)).read_bytes() == path.read_bytes()
+    source = Path(shoestring.__file__).parents[1]
+    for path in source.glob("shoestring*/**/*.py"):
+        assert (site / path.relative_to(source)).read_bytes() == path.read_bytes()
+    assert (site / "shoestring_recipes" / "legal").is_dir()
     assert (site / "bin" / "shoestring").exists()
 
 

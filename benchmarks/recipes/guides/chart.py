@@ -20,11 +20,11 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.recipes.chart import Chart, building, training
 from shoestring.training.data.seeding import derive, seed_all
+from shoestring_recipes.chart import Chart, building, training
 
 if TYPE_CHECKING:
-    from shoestring.recipes.chart.rewards import Reward
+    from shoestring_recipes.chart.rewards import Reward
 
 
 def digits(completion: str, _: Mapping[str, Any]) -> float:

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.recipes.cloud.attention import Pair
-from shoestring.recipes.cloud.network import KERNEL, CloudRemoval, Fusion
+from shoestring_recipes.cloud.attention import Pair
+from shoestring_recipes.cloud.network import KERNEL, CloudRemoval, Fusion
 
 CLIP_NORM = 1.0
 WORKERS = 4

@@ -23,12 +23,12 @@ from shoestring.recipe.options import LoadedRecipe, option_fields, own_fields, s
 from shoestring.recipe.source import RecipeSource
 
 BUILT_IN = {
-    "vqa": "shoestring.recipes.vqa:VQA",
-    "legal": "shoestring.recipes.legal:Legal",
-    "temporal": "shoestring.recipes.temporal:Temporal",
-    "chart": "shoestring.recipes.chart:Chart",
-    "cloud": "shoestring.recipes.cloud:Cloud",
-    "finetune": "shoestring.recipes.finetune:Finetune",
+    "vqa": "shoestring_recipes.vqa:VQA",
+    "legal": "shoestring_recipes.legal:Legal",
+    "temporal": "shoestring_recipes.temporal:Temporal",
+    "chart": "shoestring_recipes.chart:Chart",
+    "cloud": "shoestring_recipes.cloud:Cloud",
+    "finetune": "shoestring_recipes.finetune:Finetune",
 }
 
 HUGGING_FACE = "hf:"
@@ -37,7 +37,7 @@ FINETUNE = "finetune"
 """The recipe that trains such a model on data."""
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
-_LIGHTNING = "shoestring.recipes.lightning"
+_LIGHTNING = "shoestring.integrations.lightning"
 """The module that makes recipes of LightningModules."""
 
 
@@ -298,7 +298,7 @@ def _find_hugging_face(source: str) -> LoadedRecipe:
             f"there is no file {path.resolve()}", hint="use hf: with a config.json, its folder, or a name on the hub"
         )
     source = str(path.resolve()) if is_local else source
-    kind = importlib.import_module("shoestring.recipes.huggingface").recipe_class(source)
+    kind = importlib.import_module("shoestring.integrations.huggingface").recipe_class(source)
     return with_defaults(kind, HUGGING_FACE + source)
 
 

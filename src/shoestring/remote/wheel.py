@@ -1,6 +1,6 @@
 """Shoestring's own wheel, built from the copy that runs, so that it does not have to be on an index.
 
-A wheel is a zip file of the package and of its metadata, as the "binary distribution format" of packaging.python.org
+A wheel is a zip file of the packages and of their metadata, as the "binary distribution format" of packaging.python.org
 says. It is built without a build backend, so neither the network nor a checkout is needed: an installed and an editable
 copy have the same files. The same files make the same bytes.
 """
@@ -18,6 +18,7 @@ from shoestring.base.units import MIB
 from shoestring.version import __version__
 
 _NAME = "shoestring"
+_PACKAGES = (_NAME, "shoestring_recipes")
 _TIME = (1980, 1, 1, 0, 0, 0)
 _MAX_BYTES = 16 * MIB
 _WHEEL = "Wheel-Version: 1.0\nGenerator: shoestring\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
@@ -33,10 +34,11 @@ def build_wheel() -> bytes:
 
     Raises UsageError if this copy has no metadata, because it was neither installed nor installed as editable.
     """
-    package = Path(__file__).parents[1]
+    folder = Path(__file__).parents[2]
     files = {
-        f"{_NAME}/{path.relative_to(package).as_posix()}": read_bytes(path, follow=True, max_bytes=_MAX_BYTES)
-        for path in sorted(package.rglob("*"))
+        path.relative_to(folder).as_posix(): read_bytes(path, follow=True, max_bytes=_MAX_BYTES)
+        for package in _PACKAGES
+        for path in sorted((folder / package).rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts
     }
     info = f"{_NAME}-{__version__}.dist-info"

@@ -10,9 +10,9 @@ from shoestring.base.errors import UsageError
 from shoestring.planning.trace import simulated_device
 from shoestring.recipe.finding import find
 from shoestring.recipe.options import option_fields
-from shoestring.recipes.chart import IMAGE_TOKENS, Chart, Options
-from shoestring.recipes.chart.policy import SIZES, Batch, log_probabilities
 from shoestring.techniques import checkpointing
+from shoestring_recipes.chart import IMAGE_TOKENS, Chart, Options
+from shoestring_recipes.chart.policy import SIZES, Batch, log_probabilities
 from tests.libraries import hide
 
 TINY = {"size": "tiny", "prompt_len": 40, "completion_len": 6, "weights": "fp32"}
@@ -40,7 +40,7 @@ def test_recipe_is_built_in_and_options_have_help() -> None:
 
 
 def test_import_needs_neither_torch_nor_transformers() -> None:
-    script = "import sys, shoestring.recipes.chart; assert not {'torch', 'transformers', 'peft'} & set(sys.modules)"
+    script = "import sys, shoestring_recipes.chart; assert not {'torch', 'transformers', 'peft'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)
 
 

@@ -6,8 +6,8 @@ import pytest
 from PIL import Image
 
 from shoestring.base.errors import DataError, UsageError
-from shoestring.recipes.chart.data import read_parts
-from shoestring.recipes.chart.presentation import Presentation
+from shoestring_recipes.chart.data import read_parts
+from shoestring_recipes.chart.presentation import Presentation
 
 
 def write_folder(folder, rows, images=("a.png", "b.png")):

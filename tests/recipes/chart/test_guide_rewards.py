@@ -5,10 +5,10 @@ import json
 import pytest
 
 from shoestring.base.errors import UsageError
-from shoestring.recipes.chart import Chart, Options
-from shoestring.recipes.chart.guide_rewards import REWARDS
-from shoestring.recipes.chart.presentation import GUIDE_INSTRUCTION, INSTRUCTION
-from shoestring.recipes.chart.rewards import REWARDS as OURS
+from shoestring_recipes.chart import Chart, Options
+from shoestring_recipes.chart.guide_rewards import REWARDS
+from shoestring_recipes.chart.presentation import GUIDE_INSTRUCTION, INSTRUCTION
+from shoestring_recipes.chart.rewards import REWARDS as OURS
 
 TABLE = {"columns": ["Year", "Value"], "rows": [["2020", "50"], ["2021", "60"]]}
 STEPS = "<step-1>: The value of 2020 is 50 and that of 2021 is 60\n<step-2>: 60 - 50 = 10"

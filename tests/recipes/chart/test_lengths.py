@@ -6,9 +6,9 @@ import pytest
 from PIL import Image
 
 from shoestring.base.errors import DataError
-from shoestring.recipes.chart import Chart, Options
-from shoestring.recipes.chart.export import encode
-from shoestring.recipes.chart.lengths import prompt_lengths
+from shoestring_recipes.chart import Chart, Options
+from shoestring_recipes.chart.export import encode
+from shoestring_recipes.chart.lengths import prompt_lengths
 
 
 @pytest.fixture

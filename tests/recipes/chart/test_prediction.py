@@ -11,10 +11,10 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from shoestring.base.errors import CheckpointError, DataError, UsageError
-from shoestring.recipes.chart import Chart, Options
-from shoestring.recipes.chart.prediction import answer
 from shoestring.training.checkpoint.light import save_light
 from shoestring.training.checkpoint.trained import frozen_digest
+from shoestring_recipes.chart import Chart, Options
+from shoestring_recipes.chart.prediction import answer
 
 OPTIONS = Options(size="tiny", weights="fp32", completion_len=5)
 
@@ -108,7 +108,7 @@ from pathlib import Path
 import torch
 from shoestring.training.checkpoint.light import load_light
 from shoestring.training.checkpoint.trained import frozen_digest
-from shoestring.recipes.chart import Chart, Options
+from shoestring_recipes.chart import Chart, Options
 folder = Path(sys.argv[1])
 recipe = Chart(Options(size="tiny", weights="fp32", completion_len=5, data=folder))
 recipe.load_preprocessing(folder / "preprocessing")

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shoestring.base.errors import DataError
-from shoestring.recipes.chart import IMAGE_TOKENS, Chart, Options
-from shoestring.recipes.chart.data import read_parts
-from shoestring.recipes.chart.policy import SIZES
-from shoestring.recipes.chart.presentation import TOKEN_SIDE, Presentation
-from shoestring.recipes.huggingface import versions
+from shoestring.integrations.huggingface import versions
+from shoestring_recipes.chart import IMAGE_TOKENS, Chart, Options
+from shoestring_recipes.chart.data import read_parts
+from shoestring_recipes.chart.policy import SIZES
+from shoestring_recipes.chart.presentation import TOKEN_SIDE, Presentation
 
 SIDES = st.integers(4, 1500)
 

@@ -3,9 +3,9 @@ import json
 import pytest
 
 from shoestring.recipe.finding import choose
-from shoestring.recipes.chart.answers import is_correct, parse_number, parse_steps, parse_tag
-from shoestring.recipes.chart.rewards import REWARDS
-from shoestring.recipes.chart.synthetic import QUESTIONS, TYPES, draw_chart, load_yearly_means, make_chart
+from shoestring_recipes.chart.answers import is_correct, parse_number, parse_steps, parse_tag
+from shoestring_recipes.chart.rewards import REWARDS
+from shoestring_recipes.chart.synthetic import QUESTIONS, TYPES, draw_chart, load_yearly_means, make_chart
 
 TABLE = {"columns": ["year", "price"], "rows": [["1999", 2.5], ["2000", 4.0]]}
 GOOD = (

@@ -7,15 +7,15 @@ from transformers import DynamicCache
 
 from shoestring.base.settings import Settings
 from shoestring.hardware.targets import find
+from shoestring.integrations.huggingface.cache import cache_tensors, grow_cache
 from shoestring.planning.trace import Tracer
 from shoestring.planning.trace.record import Alloc, Free, Phase, Trace
 from shoestring.recipe.finding import load
 from shoestring.recipe.generation import Step
-from shoestring.recipes.chart import Chart, Options
-from shoestring.recipes.chart.policy import SIZES, Batch, Policy
-from shoestring.recipes.chart.rollout import simulate_generation
-from shoestring.recipes.chart.writing import sample_tokens
-from shoestring.recipes.huggingface.cache import cache_tensors, grow_cache
+from shoestring_recipes.chart import Chart, Options
+from shoestring_recipes.chart.policy import SIZES, Batch, Policy
+from shoestring_recipes.chart.rollout import simulate_generation
+from shoestring_recipes.chart.writing import sample_tokens
 
 TINY: dict[str, Any] = {"size": "tiny", "prompt_len": 40, "completion_len": 6, "weights": "fp32"}
 KEY_VALUE_BYTES = 2 * 2 * 2 * 16 * 4
@@ -36,7 +36,7 @@ def policy() -> Policy:
 @pytest.fixture
 def without_sampling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sample no tokens: the keys and values between the prompt and a simulated token are never computed."""
-    monkeypatch.setattr("shoestring.recipes.chart.rollout.sample_tokens", lambda _: None)
+    monkeypatch.setattr("shoestring_recipes.chart.rollout.sample_tokens", lambda _: None)
 
 
 def make_batch(size: int) -> Batch:

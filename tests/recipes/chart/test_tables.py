@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from shoestring.base.errors import DataError, UsageError
-from shoestring.recipes.chart.data import read_parts
-from shoestring.recipes.chart.presentation import Presentation
+from shoestring_recipes.chart.data import read_parts
+from shoestring_recipes.chart.presentation import Presentation
 from tests.recipes.chart.saved import TABLE, make_dataset, make_row, save_dataset
 
 SHOWN = Presentation((56, 28))

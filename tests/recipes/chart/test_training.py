@@ -10,8 +10,8 @@ from PIL import Image
 
 import shoestring
 from shoestring.recipe.finding import choose
-from shoestring.recipes.chart import Chart, Options, building, training
 from shoestring.training.session.deadline import Deadline
+from shoestring_recipes.chart import Chart, Options, building, training
 from tests.recipes.chart.saved import make_row, save_dataset
 from tests.runs.test_evaluate import planned
 from tests.sessions import run_session

@@ -5,7 +5,7 @@ import torch
 from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLVisionConfig
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VisionTransformerPretrainedModel
 
-from shoestring.recipes.chart.vision import ImageLayout, attend_by_segment
+from shoestring_recipes.chart.vision import ImageLayout, attend_by_segment
 
 
 @torch.no_grad()

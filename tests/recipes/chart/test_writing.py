@@ -8,12 +8,12 @@ import transformers
 from peft import get_peft_model
 from torch.nn import functional
 
-from shoestring.recipes.chart import Chart, Options, building, training
-from shoestring.recipes.chart.policy import SIZES, lora_config
-from shoestring.recipes.chart.processing import build_processor, encode_prompts
-from shoestring.recipes.chart.rollout import simulate_generation
-from shoestring.recipes.chart.writing import Decoder, generate, unique_prompts
-from shoestring.recipes.huggingface import versions
+from shoestring.integrations.huggingface import versions
+from shoestring_recipes.chart import Chart, Options, building, training
+from shoestring_recipes.chart.policy import SIZES, lora_config
+from shoestring_recipes.chart.processing import build_processor, encode_prompts
+from shoestring_recipes.chart.rollout import simulate_generation
+from shoestring_recipes.chart.writing import Decoder, generate, unique_prompts
 
 LENGTH, IMAGE = 12, SIZES["tiny"].image_token
 
@@ -177,7 +177,7 @@ def test_the_planned_rollout_counts_the_tokens_of_training_and_has_its_cache(pro
     run_ours(prompted_policy, do_sample=True, end_tokens=[])
     trained, tokens = [tensor.shape for tensor in decoders[-1].cache], len(decoders)
 
-    monkeypatch.setattr("shoestring.recipes.chart.rollout.sample_tokens", lambda _: None)
+    monkeypatch.setattr("shoestring_recipes.chart.rollout.sample_tokens", lambda _: None)
     rows, prompt = inputs["input_ids"].shape
     recipe = Chart(Options(size="tiny", weights="fp32", prompt_len=prompt, completion_len=LENGTH))
     with torch.no_grad():

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from shoestring.recipes.cloud.attention import (
+from shoestring_recipes.cloud.attention import (
     Pair,
     WindowAttention,
     join_windows,

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from shoestring.base.errors import UsageError
 from shoestring.recipe.finding import find
 from shoestring.recipe.options import option_fields
-from shoestring.recipes.cloud import Cloud, Options, filtering
+from shoestring_recipes.cloud import Cloud, Options, filtering
 from tests.libraries import hide
 
 TINY = Options(size="tiny", crop=32)
@@ -29,7 +29,7 @@ def test_recipe_is_built_in_and_documents_every_option() -> None:
 
 def test_torch_and_the_extra_are_imported_when_they_are_used() -> None:
     script = (
-        "import sys; from shoestring.recipes.cloud import Cloud, Options; assert 'torch' not in sys.modules\n"
+        "import sys; from shoestring_recipes.cloud import Cloud, Options; assert 'torch' not in sys.modules\n"
         "recipe = Cloud(Options(size='tiny')); model = recipe.model().eval(); sample = recipe.data()['test'][0]\n"
         "recipe.predict(model, recipe.collate([sample])); assert 'tifffile' not in sys.modules  # of the extra"
     )

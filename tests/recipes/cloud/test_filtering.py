@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shoestring.recipes.cloud import filtering
-from shoestring.recipes.cloud.filtering import dynamic_filter
+from shoestring_recipes.cloud import filtering
+from shoestring_recipes.cloud.filtering import dynamic_filter
 
 LEAK = 0.1
 HIDDEN = 5

@@ -6,7 +6,7 @@ import pytest
 
 from tests.recipes.cloud.images import SIDE, optical_image, radar_image, tifffile, write_image
 
-from shoestring.recipes.cloud.geotiff import UnusableImageError, read_pixels, read_size  # isort: skip
+from shoestring_recipes.cloud.geotiff import UnusableImageError, read_pixels, read_size  # isort: skip
 
 
 @pytest.mark.parametrize("kind", ["uint16", "int16", "float32"])

@@ -3,10 +3,10 @@ from pathlib import Path
 import pytest
 
 from shoestring.base.errors import DataError
-from shoestring.recipes.cloud import Cloud
-from shoestring.recipes.cloud.layout import TEST, VALIDATION, read
-from shoestring.recipes.cloud.triplets import Triplet
-from shoestring.recipes.rows import BadRows
+from shoestring_recipes.cloud import Cloud
+from shoestring_recipes.cloud.layout import TEST, VALIDATION, read
+from shoestring_recipes.cloud.triplets import Triplet
+from shoestring_recipes.rows import BadRows
 
 
 def create_tile(

@@ -6,11 +6,11 @@ import pytest
 from tests.recipes.cloud.images import optical_image, radar_image, write_image, write_triplet
 
 from shoestring.base.errors import DataError, UsageError  # isort: skip
-from shoestring.recipes.cloud.measured import MeasuredTiles, load_parts, load_whole  # isort: skip
-from shoestring.recipes.cloud.inspection import InspectionLevel  # isort: skip
-from shoestring.recipes.cloud.scale import to_backscatter, to_reflectance  # isort: skip
-from shoestring.recipes.cloud.tiles import Window  # isort: skip
-from shoestring.recipes.rows import BadRows  # isort: skip
+from shoestring_recipes.cloud.measured import MeasuredTiles, load_parts, load_whole  # isort: skip
+from shoestring_recipes.cloud.inspection import InspectionLevel  # isort: skip
+from shoestring_recipes.cloud.scale import to_backscatter, to_reflectance  # isort: skip
+from shoestring_recipes.cloud.tiles import Window  # isort: skip
+from shoestring_recipes.rows import BadRows  # isort: skip
 
 
 def write_table(folder: Path, *rows: str) -> Path:
@@ -121,7 +121,7 @@ def test_data_without_training_tiles_is_an_error(tmp_path: Path) -> None:
 
 
 def test_images_are_read_on_access(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from shoestring.recipes.cloud import geotiff
+    from shoestring_recipes.cloud import geotiff
 
     data = write_table(tmp_path, *(f"1,{write_triplet(tmp_path, f'{number}.tif')}" for number in range(3)))
     read_names: list[str] = []

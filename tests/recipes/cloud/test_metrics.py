@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from shoestring.recipes.cloud.metrics import sam, scores, ssim, ssim_map
+from shoestring_recipes.cloud.metrics import sam, scores, ssim, ssim_map
 
 
 def wave_images() -> tuple[Tensor, Tensor]:

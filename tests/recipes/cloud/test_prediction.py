@@ -14,7 +14,7 @@ from tests.recipes.cloud.unlabeled_tiles import TINY, predict, write_tile
 
 from shoestring.base.errors import DataError  # isort: skip
 from shoestring.recipe.contract import datasets  # isort: skip
-from shoestring.recipes.cloud import Cloud, Options, geotiff  # isort: skip
+from shoestring_recipes.cloud import Cloud, Options, geotiff  # isort: skip
 
 
 def test_tiles_without_clear_images_become_geotiffs(tmp_path: Path) -> None:

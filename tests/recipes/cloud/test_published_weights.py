@@ -5,8 +5,8 @@ import safetensors.torch
 import torch
 
 from shoestring.base.errors import CheckpointError
-from shoestring.recipes.cloud import Cloud, Options
-from shoestring.recipes.cloud.published_weights import translate_name
+from shoestring_recipes.cloud import Cloud, Options
+from shoestring_recipes.cloud.published_weights import translate_name
 
 LAYER = "RDBs.1.convs.0."
 RENAMED = {

@@ -1,6 +1,6 @@
 import numpy as np
 
-from shoestring.recipes.cloud.scale import to_backscatter, to_reflectance
+from shoestring_recipes.cloud.scale import to_backscatter, to_reflectance
 
 
 def test_counts_are_converted_to_reflectance() -> None:

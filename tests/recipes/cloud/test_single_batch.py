@@ -12,8 +12,8 @@ import shoestring
 from tests.recipes.cloud.images import optical_image, radar_image, write_triplet
 
 from shoestring.base.errors import UsageError  # isort: skip
-from shoestring.recipes.cloud import Cloud, Options  # isort: skip
-from shoestring.recipes.cloud.scale import to_backscatter, to_reflectance  # isort: skip
+from shoestring_recipes.cloud import Cloud, Options  # isort: skip
+from shoestring_recipes.cloud.scale import to_backscatter, to_reflectance  # isort: skip
 
 
 @pytest.fixture(scope="module")

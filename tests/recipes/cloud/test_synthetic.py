@@ -1,9 +1,9 @@
 import numpy as np
 import torch
 
-from shoestring.recipes.cloud.clouds import generate_clouds
-from shoestring.recipes.cloud.metrics import psnr
-from shoestring.recipes.cloud.synthetic import (
+from shoestring_recipes.cloud.clouds import generate_clouds
+from shoestring_recipes.cloud.metrics import psnr
+from shoestring_recipes.cloud.synthetic import (
     BAND_MIX,
     CLOUD_SPECTRUM,
     CLOUDS_PER_BLOCK,
@@ -12,8 +12,8 @@ from shoestring.recipes.cloud.synthetic import (
     _training_blocks,
     load_parts,
 )
-from shoestring.recipes.cloud.terrain import BLOCK_SIDE, SIDE, load_layers
-from shoestring.recipes.cloud.tiles import Crops, Window
+from shoestring_recipes.cloud.terrain import BLOCK_SIDE, SIDE, load_layers
+from shoestring_recipes.cloud.tiles import Crops, Window
 
 
 def whole_tile(part: str, index: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

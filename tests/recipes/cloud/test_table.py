@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 
 from shoestring.base.errors import DataError
-from shoestring.recipes.cloud.table import read
-from shoestring.recipes.cloud.triplets import Triplet, shared_scenes_notes
-from shoestring.recipes.rows import BadRows
+from shoestring_recipes.cloud.table import read
+from shoestring_recipes.cloud.triplets import Triplet, shared_scenes_notes
+from shoestring_recipes.rows import BadRows
 
 
 def write_table(tmp_path: Path, *lines: str) -> Path:

@@ -1,8 +1,8 @@
 import numpy as np
 import torch
 
-from shoestring.recipes.cloud.scale import Image
-from shoestring.recipes.cloud.tiles import Crops, PlaceWindow
+from shoestring_recipes.cloud.scale import Image
+from shoestring_recipes.cloud.tiles import Crops, PlaceWindow
 
 HEIGHT, WIDTH = 40, 56
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from shoestring.recipes.cloud import Cloud, Options
+from shoestring_recipes.cloud import Cloud, Options
 from tests.sessions import final_bits, session
 
 # 48 tiles make 3 updates of 16 samples in an epoch, each with two microbatches.

@@ -13,8 +13,8 @@ from tests.recipes.cloud.images import (
 from tests.recipes.cloud.unlabeled_tiles import TINY, predict, write_tile
 
 from shoestring.base.errors import DataError, UsageError  # isort: skip
-from shoestring.recipes.cloud import Cloud, Options  # isort: skip
-from shoestring.recipes.cloud.unlabeled import unique_names  # isort: skip
+from shoestring_recipes.cloud import Cloud, Options  # isort: skip
+from shoestring_recipes.cloud.unlabeled import unique_names  # isort: skip
 
 
 def test_an_unusable_tile_is_one_error(tmp_path: Path) -> None:

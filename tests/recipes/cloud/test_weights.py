@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from shoestring.base.errors import CheckpointError, UsageError
-from shoestring.recipes.cloud import Cloud, Options
-from shoestring.recipes.cloud.weights import load_weights
 from shoestring.training.checkpoint.light import save_light
+from shoestring_recipes.cloud import Cloud, Options
+from shoestring_recipes.cloud.weights import load_weights
 
 
 def test_weights_of_another_run_are_loaded(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shoestring.recipes.cloud.windows import place_spans, remove_clouds, windows_at_once
+from shoestring_recipes.cloud.windows import place_spans, remove_clouds, windows_at_once
 
 
 class Fake(nn.Module):

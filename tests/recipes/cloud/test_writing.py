@@ -13,8 +13,8 @@ from tests.recipes.cloud.images import (
     write_image,
 )
 
-from shoestring.recipes.cloud import geotiff  # isort: skip
-from shoestring.recipes.cloud.writing import encode_geotiff, encode_preview  # isort: skip
+from shoestring_recipes.cloud import geotiff  # isort: skip
+from shoestring_recipes.cloud.writing import encode_geotiff, encode_preview  # isort: skip
 
 
 @pytest.mark.parametrize("kind", ["uint16", "float32"])

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from shoestring.base.errors import DataError
-from shoestring.recipes.cloud import Cloud
+from shoestring_recipes.cloud import Cloud
 from tests.recipes.cloud.images import optical_image, radar_image, write_image
 
 TINY = {"size": "tiny", "crop": 16}

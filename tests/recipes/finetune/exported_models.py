@@ -17,7 +17,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from shoestring.recipes.finetune.samples import Sample
+from shoestring_recipes.finetune.samples import Sample
 
 TEXTS = ["The capital of France is Paris.", "Count: 1, 22, 333, 4444.", "Oh, it's what we're told!", "Ünïcödé 東京 😀"]
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]

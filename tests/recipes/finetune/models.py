@@ -31,7 +31,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 def build(family: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> Any:
     """Return a model as the recipe builds it."""
-    from shoestring.recipes.finetune.building import build_random
+    from shoestring_recipes.finetune.building import build_random
 
     torch.manual_seed(seed)
     config = transformers.CONFIG_MAPPING[family](**{**_SIZES, **FAMILIES[family]})

@@ -13,7 +13,7 @@ import pytest
 
 from shoestring.base.errors import DataError, UsageError
 from shoestring.base.reading import LINE_BYTES
-from shoestring.recipes.finetune.data import read_parts
+from shoestring_recipes.finetune.data import read_parts
 
 GOOD = '{"text": "good"}\n'
 ASK = {"role": "user", "content": "Hi?"}

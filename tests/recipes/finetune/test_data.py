@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from shoestring.base.errors import DataError
-from shoestring.recipes.finetune.data import read_parts, split
-from shoestring.recipes.finetune.rows import Completion, Conversation, Pair, Row, RowParts, Text
-from shoestring.recipes.rows import OnBadRows
+from shoestring_recipes.finetune.data import read_parts, split
+from shoestring_recipes.finetune.rows import Completion, Conversation, Pair, Row, RowParts, Text
+from shoestring_recipes.rows import OnBadRows
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from shoestring.recipes.finetune.duplicates import THRESHOLD, WORDS, count_near_duplicates
+from shoestring_recipes.finetune.duplicates import THRESHOLD, WORDS, count_near_duplicates
 
 
 def sequences(text: str) -> set[tuple[str, ...]]:

@@ -12,16 +12,16 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from shoestring.base.errors import RunError, UsageError
+from shoestring.integrations.huggingface.packed import unpacked_weight
+from shoestring.integrations.huggingface.saving import quiet
 from shoestring.recipe.exports import Exported
 from shoestring.recipe.finding import choose
-from shoestring.recipes.finetune import export, merging
-from shoestring.recipes.finetune.export_formats import formats
-from shoestring.recipes.finetune.gguf import families
-from shoestring.recipes.finetune.options import GgufType
-from shoestring.recipes.finetune.samples import PairSample
-from shoestring.recipes.huggingface.packed import unpacked_weight
-from shoestring.recipes.huggingface.saving import quiet
 from shoestring.techniques import nf4
+from shoestring_recipes.finetune import export, merging
+from shoestring_recipes.finetune.export_formats import formats
+from shoestring_recipes.finetune.gguf import families
+from shoestring_recipes.finetune.options import GgufType
+from shoestring_recipes.finetune.samples import PairSample
 from tests.recipes.finetune.exported_models import (
     byte_level_tokenizer,
     largest_difference,

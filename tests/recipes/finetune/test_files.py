@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from shoestring.base.errors import DataError
-from shoestring.recipes.finetune.files import find_files, read_rows
+from shoestring_recipes.finetune.files import find_files, read_rows
 
 
 def write(folder: Path, *names: str) -> Path:
@@ -68,6 +68,6 @@ def test_places_name_the_file_in_its_folder(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_too_many_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoestring.recipes.finetune.files._MOST_FILES", 2)
+    monkeypatch.setattr("shoestring_recipes.finetune.files._MOST_FILES", 2)
     with pytest.raises(DataError, match="has more than 2 files"):
         find_files(write(tmp_path, "a.jsonl", "b.jsonl", "c.jsonl"))

@@ -7,7 +7,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from shoestring.recipes.finetune.formats import READERS
+from shoestring_recipes.finetune.formats import READERS
 
 
 def rows(path: Path, content: bytes | str, *wanted: str) -> list[tuple[str, dict[str, Any] | str]]:
@@ -87,7 +87,7 @@ def test_parquet_is_read_over_batches_and_row_groups(tmp_path: Path) -> None:
 
 
 def test_parquet_with_too_large_rows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoestring.recipes.finetune.formats.DATA_BYTES", 2**20)
+    monkeypatch.setattr("shoestring_recipes.finetune.formats.DATA_BYTES", 2**20)
     table = pyarrow.table({"text": ["x" * 10_000] * 200})  # small in the file, where a value is stored once
     with pytest.raises(ValueError, match=r"its rows have more than 1\.00 MiB"):
         parquet_rows(tmp_path / "a.parquet", table, "text")

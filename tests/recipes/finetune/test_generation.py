@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from shoestring.recipes.finetune.generation import generate, stream
 from shoestring.techniques import checkpointing
 from shoestring.training.engine.precision import mixed_precision
+from shoestring_recipes.finetune.generation import generate, stream
 from tests.recipes.finetune.tiny_models import WORDS, llama, with_adapter
 
 PROMPTS = [[5, 6, 7, 8, 9], [11], [12, 13, 5]]

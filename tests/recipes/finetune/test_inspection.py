@@ -2,9 +2,9 @@ import numpy
 import pytest
 
 from shoestring.base.errors import DataError
-from shoestring.recipes.finetune.inspection import Bin, Inspection, inspect, require_learnable
-from shoestring.recipes.finetune.rendering import Renderer
-from shoestring.recipes.finetune.rows import Completion, Conversation, Pair, Row, Text
+from shoestring_recipes.finetune.inspection import Bin, Inspection, inspect, require_learnable
+from shoestring_recipes.finetune.rendering import Renderer
+from shoestring_recipes.finetune.rows import Completion, Conversation, Pair, Row, Text
 from tests.recipes.finetune.tokenizers import CHATML, CHATML_MARKED, CHATML_TOKENS, make_tokenizer
 
 STOPLESS = CHATML.replace("<|im_end|>\n{% endfor %}", "\n{% endfor %}")

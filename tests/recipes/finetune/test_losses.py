@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from shoestring.recipes.finetune.batches import collate, largest, largest_packed
-from shoestring.recipes.finetune.losses import mean_token_loss, token_loss
-from shoestring.recipes.finetune.samples import Sample
+from shoestring_recipes.finetune.batches import collate, largest, largest_packed
+from shoestring_recipes.finetune.losses import mean_token_loss, token_loss
+from shoestring_recipes.finetune.samples import Sample
 from tests.recipes.finetune.models import build
 from tests.recipes.finetune.test_packing import make_samples
 

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from shoestring.base.errors import RunError, UsageError
-from shoestring.recipes.finetune import merging
 from shoestring.techniques import nf4
+from shoestring_recipes.finetune import merging
 from tests.recipes.finetune.exported_models import random_model, with_lora
 
 TOKENS = torch.arange(3, 43).view(2, 20)

@@ -6,9 +6,9 @@ import numpy
 import pytest
 import torch
 
-from shoestring.recipes.finetune.batches import Batch, collate
-from shoestring.recipes.finetune.losses import token_loss
-from shoestring.recipes.finetune.samples import Sample
+from shoestring_recipes.finetune.batches import Batch, collate
+from shoestring_recipes.finetune.losses import token_loss
+from shoestring_recipes.finetune.samples import Sample
 from tests.recipes.finetune.models import FAMILIES, VOCABULARY, build
 
 LENGTHS = (11, 5, 9, 14, 3)

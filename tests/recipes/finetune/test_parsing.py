@@ -4,9 +4,9 @@ from typing import Any
 import pytest
 
 from shoestring.base.errors import UsageError
-from shoestring.recipes.finetune.columns import parse_columns
-from shoestring.recipes.finetune.parsing import parse_cells, parse_row
-from shoestring.recipes.finetune.rows import Completion, Conversation, Pair, Row, Text
+from shoestring_recipes.finetune.columns import parse_columns
+from shoestring_recipes.finetune.parsing import parse_cells, parse_row
+from shoestring_recipes.finetune.rows import Completion, Conversation, Pair, Row, Text
 
 PLACE = "a.jsonl, line 1"
 SYSTEM = {"role": "system", "content": "Be brief."}

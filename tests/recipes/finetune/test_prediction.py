@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from shoestring.base.errors import DataError, UsageError
-from shoestring.recipes.finetune.prediction import (
+from shoestring.techniques.loss import IGNORED
+from shoestring_recipes.finetune.prediction import (
     HELD_OUT,
     Prompt,
     answer_questions,
@@ -22,9 +23,8 @@ from shoestring.recipes.finetune.prediction import (
     split_answers,
     targets,
 )
-from shoestring.recipes.finetune.questions import Question, parse_question
-from shoestring.recipes.finetune.rows import Conversation
-from shoestring.techniques.loss import IGNORED
+from shoestring_recipes.finetune.questions import Question, parse_question
+from shoestring_recipes.finetune.rows import Conversation
 from tests.recipes.finetune.letters import ASSISTANT, STOP, USER, Letters
 from tests.recipes.finetune.tiny_models import llama
 
@@ -126,7 +126,7 @@ class Canned:
 
 def test_predictions(monkeypatch):
     canned = Canned([10, 11, STOP], [10, 11, 12, 13], [STOP])
-    monkeypatch.setattr("shoestring.recipes.finetune.prediction.generate", canned)
+    monkeypatch.setattr("shoestring_recipes.finetune.prediction.generate", canned)
     batch = collate_prompts([Prompt([5], "x"), Prompt([6, 7]), Prompt([8])])
     assert predict(None, batch, Letters(), max_tokens=4, pad=0) == [
         {"prediction": "ab", "tokens": 2, "stopped": True},
@@ -138,7 +138,7 @@ def test_predictions(monkeypatch):
 
 def test_answers_to_held_out_prompts(monkeypatch):
     canned = Canned([10, STOP], [11, 11, 11, 11], [12, STOP])
-    monkeypatch.setattr("shoestring.recipes.finetune.prediction.generate", canned)
+    monkeypatch.setattr("shoestring_recipes.finetune.prediction.generate", canned)
     questions = [*map(parse_question, ROWS), Question(prompt="e")]
     rows = list(answer_questions(None, questions, Letters(), max_tokens=4, pad=0, size=2))
     assert rows == [

@@ -8,16 +8,16 @@ import torch
 from torch.nn import functional
 
 from shoestring.base.errors import UsageError
-from shoestring.recipes.finetune import preference
-from shoestring.recipes.finetune.preference import (
+from shoestring.techniques.loss import IGNORED
+from shoestring_recipes.finetune import preference
+from shoestring_recipes.finetune.preference import (
     collate_pairs,
     combine_pairs,
     evaluate_pairs,
     largest_pairs,
     preference_loss,
 )
-from shoestring.recipes.finetune.samples import PairSample, Sample
-from shoestring.techniques.loss import IGNORED
+from shoestring_recipes.finetune.samples import PairSample, Sample
 from tests.recipes.finetune.tiny_models import WORDS, gemma2, llama, with_adapter
 
 

@@ -1,10 +1,10 @@
 from dataclasses import replace
 
-from shoestring.recipes.finetune.inspection import inspect
-from shoestring.recipes.finetune.preview import LEGEND, Segment, describe, preview, preview_text
-from shoestring.recipes.finetune.rendering import Renderer
-from shoestring.recipes.finetune.rows import Conversation, Pair
-from shoestring.recipes.finetune.samples import Samples
+from shoestring_recipes.finetune.inspection import inspect
+from shoestring_recipes.finetune.preview import LEGEND, Segment, describe, preview, preview_text
+from shoestring_recipes.finetune.rendering import Renderer
+from shoestring_recipes.finetune.rows import Conversation, Pair
+from shoestring_recipes.finetune.samples import Samples
 from tests.recipes.finetune.tokenizers import make_tokenizer
 
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from shoestring.recipes.finetune.questions import Question, parse_question, question_of
-from shoestring.recipes.finetune.rows import Completion, Conversation, Pair, Text
+from shoestring_recipes.finetune.questions import Question, parse_question, question_of
+from shoestring_recipes.finetune.rows import Completion, Conversation, Pair, Text
 from tests.recipes.finetune.letters import ASSISTANT, STOP, USER, Letters
 
 USER_A, USER_B = {"role": "user", "content": "a"}, {"role": "user", "content": "b"}

@@ -7,9 +7,9 @@ import pytest
 import tokenizers
 
 from shoestring.base.errors import DataError, UsageError
-from shoestring.recipes.finetune.rendering import Renderer
-from shoestring.recipes.finetune.rows import Completion, Conversation, Message, Pair, Text
-from shoestring.recipes.finetune.samples import Sample
+from shoestring_recipes.finetune.rendering import Renderer
+from shoestring_recipes.finetune.rows import Completion, Conversation, Message, Pair, Text
+from shoestring_recipes.finetune.samples import Sample
 from tests.recipes.finetune.tokenizers import (
     CHATML,
     CHATML_MARKED,

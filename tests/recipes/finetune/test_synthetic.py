@@ -1,8 +1,8 @@
 import re
 
-from shoestring.recipes.finetune.data import split
-from shoestring.recipes.finetune.rows import Conversation, Pair
-from shoestring.recipes.finetune.synthetic import conversations
+from shoestring_recipes.finetune.data import split
+from shoestring_recipes.finetune.rows import Conversation, Pair
+from shoestring_recipes.finetune.synthetic import conversations
 
 ANSWER = re.compile(r"\nAnswer: [^\n]+$")
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from shoestring.base.errors import UsageError
-from shoestring.recipes.finetune import templates
+from shoestring_recipes.finetune import templates
 from tests.recipes.finetune.tokenizers import CHATML, CHATML_MARKED
 
 

@@ -10,8 +10,8 @@ from transformers import CONFIG_MAPPING
 import shoestring
 from shoestring.base.errors import UsageError
 from shoestring.recipe.finding import choose
-from shoestring.recipes.finetune import batches
-from shoestring.recipes.finetune.building import build_random, separates_samples
+from shoestring_recipes.finetune import batches
+from shoestring_recipes.finetune.building import build_random, separates_samples
 from tests.sessions import final_checkpoint, session
 
 VALUES = {

@@ -2,7 +2,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from shoestring.recipes.legal.bilstm import BiLSTM
+from shoestring_recipes.legal.bilstm import BiLSTM
 
 LENGTHS = torch.tensor([5, 2, 7])
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from shoestring.recipes.legal.crf import CRF
+from shoestring_recipes.legal.crf import CRF
 
 LENGTHS = (5, 1, 3, 4)
 LABELS = 3

@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 
 from shoestring.base.errors import DataError
-from shoestring.recipes.legal import roles
-from shoestring.recipes.legal.documents import Document, count_documents, read
-from shoestring.recipes.rows import BadRows
+from shoestring_recipes.legal import roles
+from shoestring_recipes.legal.documents import Document, count_documents, read
+from shoestring_recipes.rows import BadRows
 
 CLASSES = roles.class_numbers(roles.SETS["legalseg"])
 

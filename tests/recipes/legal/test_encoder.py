@@ -10,7 +10,7 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from shoestring.api import estimate
 from shoestring.base.errors import UsageError
-from shoestring.recipes.legal import Legal, Options
+from shoestring_recipes.legal import Legal, Options
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "appeal", "is", "dismiss", "##ed", "."]
 

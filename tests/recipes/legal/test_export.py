@@ -9,14 +9,14 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, BertConfig, BertModel, PreTrainedTokenizerFast
 
-from shoestring.recipes.legal import Legal, Options
-from shoestring.recipes.legal.crf import CRF
-from shoestring.recipes.legal.documents import Document
-from shoestring.recipes.legal.judgments import Judgments
-from shoestring.recipes.legal.sentences import Sentences
-from shoestring.recipes.legal.tokens import HashedWords, PretrainedTokenizer
-from shoestring.recipes.legal.vectors import Vectors
 from shoestring.runs import onnx
+from shoestring_recipes.legal import Legal, Options
+from shoestring_recipes.legal.crf import CRF
+from shoestring_recipes.legal.documents import Document
+from shoestring_recipes.legal.judgments import Judgments
+from shoestring_recipes.legal.sentences import Sentences
+from shoestring_recipes.legal.tokens import HashedWords, PretrainedTokenizer
+from shoestring_recipes.legal.vectors import Vectors
 
 JUDGMENTS = [
     Document(sentences=tuple("a word " * length for length in lengths), roles=(1,) * len(lengths))

@@ -1,9 +1,9 @@
 import torch
 
-from shoestring.recipes.legal.documents import Document
-from shoestring.recipes.legal.hierarchical import SIZES, HierarchicalBiLSTM
-from shoestring.recipes.legal.judgments import Judgments, collate, largest_batch
-from shoestring.recipes.legal.tokens import HashedWords
+from shoestring_recipes.legal.documents import Document
+from shoestring_recipes.legal.hierarchical import SIZES, HierarchicalBiLSTM
+from shoestring_recipes.legal.judgments import Judgments, collate, largest_batch
+from shoestring_recipes.legal.tokens import HashedWords
 
 DOCUMENTS = (
     Document(sentences=("a b c", "d " * 30, "e f"), roles=(1, 2, 3)),

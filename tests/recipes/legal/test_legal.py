@@ -9,7 +9,7 @@ import torch
 from shoestring.base.errors import DataError, UsageError
 from shoestring.recipe.finding import find, load
 from shoestring.recipe.options import option_fields
-from shoestring.recipes.legal import Legal, Options
+from shoestring_recipes.legal import Legal, Options
 from tests.libraries import hide
 
 TINY = Options(size="tiny", seq_len=12)
@@ -24,7 +24,7 @@ def test_recipe_is_built_in_and_documents_every_option() -> None:
 
 
 def test_import_needs_neither_torch_nor_transformers() -> None:
-    script = "import sys, shoestring.recipes.legal; assert not {'torch', 'transformers'} & set(sys.modules)"
+    script = "import sys, shoestring_recipes.legal; assert not {'torch', 'transformers'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)
 
 

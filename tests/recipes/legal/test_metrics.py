@@ -2,7 +2,7 @@ import pytest
 import torch
 from torchmetrics.functional.classification import multiclass_accuracy, multiclass_f1_score
 
-from shoestring.recipes.legal.metrics import scores
+from shoestring_recipes.legal.metrics import scores
 
 ROLES = ("None", "Facts", "Issue", "Reasoning")
 # The roles are not in alphabetical order, so sorting the names would assign them to the wrong classes.

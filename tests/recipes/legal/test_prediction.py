@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from shoestring.recipe.inputs import Input, Rows
-from shoestring.recipes.legal import Legal, Options
-from shoestring.recipes.legal.roles import SETS
+from shoestring_recipes.legal import Legal, Options
+from shoestring_recipes.legal.roles import SETS
 
 ROLES = SETS["legalseg"]
 JUDGMENTS = [

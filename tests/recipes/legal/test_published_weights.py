@@ -9,10 +9,10 @@ from torch import nn
 from transformers import BertConfig, BertForSequenceClassification, BertModel
 
 from shoestring.base.errors import CheckpointError, UsageError
-from shoestring.recipes.legal import Legal, Options
-from shoestring.recipes.legal.roles import SETS
 from shoestring.training.checkpoint.light import save_light
-from tests.recipes.huggingface.test_pretrained import write_bert
+from shoestring_recipes.legal import Legal, Options
+from shoestring_recipes.legal.roles import SETS
+from tests.integrations.huggingface.test_pretrained import write_bert
 
 ROLES = SETS["legalseg"]
 TOKENS = torch.tensor([[2, 5, 6, 7, 3, 0], [2, 6, 6, 5, 7, 3]])

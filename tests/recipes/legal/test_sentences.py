@@ -2,8 +2,8 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from shoestring.recipes.legal.documents import Document
-from shoestring.recipes.legal.sentences import CONTEXTS, Sentences
+from shoestring_recipes.legal.documents import Document
+from shoestring_recipes.legal.sentences import CONTEXTS, Sentences
 
 
 class LetterTokenizer:

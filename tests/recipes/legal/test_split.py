@@ -1,8 +1,8 @@
 import pytest
 
 from shoestring.base.errors import DataError
-from shoestring.recipes.legal.documents import Document
-from shoestring.recipes.legal.split import split_documents
+from shoestring_recipes.legal.documents import Document
+from shoestring_recipes.legal.split import split_documents
 
 
 def build_documents(count: int) -> list[Document]:

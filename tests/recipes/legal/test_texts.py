@@ -7,8 +7,8 @@ from textwrap import wrap
 import pytest
 
 from shoestring.base.errors import DataError
-from shoestring.recipes.legal.roles import SETS
-from shoestring.recipes.legal.texts import Judgment, Reader
+from shoestring_recipes.legal.roles import SETS
+from shoestring_recipes.legal.texts import Judgment, Reader
 
 SENTENCES = [
     "The appeal of Ram v. State of Bihar was heard under Art. 136 of the Constitution",

@@ -1,14 +1,14 @@
 import subprocess
 import sys
 
-from shoestring.recipes.legal.tokens import HashedWords, encode_sentences
+from shoestring_recipes.legal.tokens import HashedWords, encode_sentences
 
 SENTENCE = "The appeal, No. 123 of 1953, is dismissed."
 
 
 def test_word_ids_are_the_same_in_every_process() -> None:
     script = (
-        "from shoestring.recipes.legal.tokens import HashedWords; "
+        "from shoestring_recipes.legal.tokens import HashedWords; "
         f"print(list(HashedWords(4096).encode([{SENTENCE!r}])))"
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

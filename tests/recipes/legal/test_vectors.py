@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from shoestring.base.errors import DataError, UsageError
-from shoestring.recipes.legal import Legal, Options
-from shoestring.recipes.legal.vectors import vector_problem
+from shoestring_recipes.legal import Legal, Options
+from shoestring_recipes.legal.vectors import vector_problem
 
 
 def build_recipe(data: Path, width: int = 3, sentences: int = 512) -> Legal:

@@ -14,8 +14,8 @@ import shoestring
 from shoestring.base.errors import UsageError
 from shoestring.recipe.losses import clip_norm, losses_by_stage
 from shoestring.recipe.parts import Parts
-from shoestring.recipes.temporal import MEMBERS, Options, Temporal
-from shoestring.recipes.temporal.alternatives import best_by_architecture, phase_at
+from shoestring_recipes.temporal import MEMBERS, Options, Temporal
+from shoestring_recipes.temporal.alternatives import best_by_architecture, phase_at
 from tests.sessions import final_bits, session
 
 from .market import export_market

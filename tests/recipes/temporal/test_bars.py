@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 
 from shoestring.base.errors import DataError, UsageError
-from shoestring.recipes.rows import MAX_LISTED, BadRows
-from shoestring.recipes.temporal.bars import load_sample_bars, parse_rows
-from shoestring.recipes.temporal.bars import read_bars as read_bars_with_rows
+from shoestring_recipes.rows import MAX_LISTED, BadRows
+from shoestring_recipes.temporal.bars import load_sample_bars, parse_rows
+from shoestring_recipes.temporal.bars import read_bars as read_bars_with_rows
 
 from .market import concatenate, random_bars, write_csv
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from shoestring.base.errors import DataError
-from shoestring.recipes.temporal.dataset import Sampling, load_bars
-from shoestring.recipes.temporal.windows import Windows
+from shoestring_recipes.temporal.dataset import Sampling, load_bars
+from shoestring_recipes.temporal.windows import Windows
 
 from .market import change_future, concatenate, random_bars, write_csv
 

@@ -3,9 +3,9 @@ import torch
 from torch import nn
 
 from shoestring.recipe.contract import build_optimizer
-from shoestring.recipes.temporal import Options, Temporal
-from shoestring.recipes.temporal.architectures import MEMBERS
-from shoestring.recipes.temporal.ensemble import Ensemble
+from shoestring_recipes.temporal import Options, Temporal
+from shoestring_recipes.temporal.architectures import MEMBERS
+from shoestring_recipes.temporal.ensemble import Ensemble
 
 
 class ConstantMember(nn.Module):

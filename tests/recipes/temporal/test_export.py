@@ -2,8 +2,8 @@
 
 import torch
 
-from shoestring.recipes.temporal import Options, Temporal
 from shoestring.runs import onnx
+from shoestring_recipes.temporal import Options, Temporal
 
 
 def test_graph_has_the_outputs_of_the_network(tmp_path):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoestring.recipes.temporal.features import FEATURES, LOOK_BACK, compute_features
+from shoestring_recipes.temporal.features import FEATURES, LOOK_BACK, compute_features
 
 from .market import change_future, random_bars
 

@@ -7,14 +7,14 @@ import pandas as pd
 import pytest
 
 from shoestring.base.errors import DataError, UsageError
-from shoestring.recipes.rows import BadRows
-from shoestring.recipes.temporal import Options, Temporal
-from shoestring.recipes.temporal.dataset import Sampling, load_bars
-from shoestring.recipes.temporal.exported import TIMEFRAMES, find_files
-from shoestring.recipes.temporal.folder import Folder, choose_longer
-from shoestring.recipes.temporal.folder import read_folder as read_folder_with_rows
-from shoestring.recipes.temporal.table import tabulate
-from shoestring.recipes.temporal.timeframes import PERIODS, closes
+from shoestring_recipes.rows import BadRows
+from shoestring_recipes.temporal import Options, Temporal
+from shoestring_recipes.temporal.dataset import Sampling, load_bars
+from shoestring_recipes.temporal.exported import TIMEFRAMES, find_files
+from shoestring_recipes.temporal.folder import Folder, choose_longer
+from shoestring_recipes.temporal.folder import read_folder as read_folder_with_rows
+from shoestring_recipes.temporal.table import tabulate
+from shoestring_recipes.temporal.timeframes import PERIODS, closes
 
 from .market import aggregate, change_future, export, export_market, random_bars, write_csv
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from shoestring.recipes.temporal.metrics import scores
+from shoestring_recipes.temporal.metrics import scores
 
 TRUE = torch.tensor([0, 0, 0, 1, 2, 2])
 PREDICTED = torch.tensor([0, 0, 1, 1, 2, 0])

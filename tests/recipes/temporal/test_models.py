@@ -7,9 +7,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from shoestring.base.errors import UsageError
-from shoestring.recipes.temporal import ARCHITECTURES, Options, Temporal
-from shoestring.recipes.temporal.architectures import MEMBERS
-from shoestring.recipes.temporal.models import AttentiveLSTM, sinusoids
+from shoestring_recipes.temporal import ARCHITECTURES, Options, Temporal
+from shoestring_recipes.temporal.architectures import MEMBERS
+from shoestring_recipes.temporal.models import AttentiveLSTM, sinusoids
 
 every_architecture = pytest.mark.parametrize("architecture", list(ARCHITECTURES))
 every_size = pytest.mark.parametrize("size", ["full", "tiny"])

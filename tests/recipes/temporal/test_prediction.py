@@ -9,8 +9,8 @@ import torch
 
 from shoestring.base.errors import DataError, UsageError
 from shoestring.recipe.inputs import Input
-from shoestring.recipes.temporal import ARCHITECTURES, Options, Temporal
-from shoestring.recipes.temporal.bars import load_sample_bars
+from shoestring_recipes.temporal import ARCHITECTURES, Options, Temporal
+from shoestring_recipes.temporal.bars import load_sample_bars
 
 from .market import change_future, concatenate, random_bars, write_csv
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from shoestring.base.errors import CheckpointError, DataError
-from shoestring.recipes.temporal import Options, Temporal
-from shoestring.recipes.temporal.preprocessing import NAME, load
+from shoestring_recipes.temporal import Options, Temporal
+from shoestring_recipes.temporal.preprocessing import NAME, load
 
 from .market import random_bars, write_csv
 

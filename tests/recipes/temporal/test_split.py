@@ -1,6 +1,6 @@
 import pytest
 
-from shoestring.recipes.temporal.split import borders, is_fold, shares
+from shoestring_recipes.temporal.split import borders, is_fold, shares
 
 
 def test_default_split_is_70_15_15() -> None:

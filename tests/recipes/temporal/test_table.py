@@ -1,9 +1,9 @@
 import numpy as np
 
-from shoestring.recipes.temporal.features import compute_features
-from shoestring.recipes.temporal.preprocessing import CLIP, fit
-from shoestring.recipes.temporal.preprocessing import standardize as standardize_with
-from shoestring.recipes.temporal.table import Table, tabulate
+from shoestring_recipes.temporal.features import compute_features
+from shoestring_recipes.temporal.preprocessing import CLIP, fit
+from shoestring_recipes.temporal.preprocessing import standardize as standardize_with
+from shoestring_recipes.temporal.table import Table, tabulate
 
 from .market import change_future, concatenate, random_bars
 

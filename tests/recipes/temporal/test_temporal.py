@@ -10,7 +10,7 @@ from shoestring.base.errors import DataError, UsageError
 from shoestring.recipe.contract import build_optimizer, datasets
 from shoestring.recipe.finding import find, load
 from shoestring.recipe.options import option_fields
-from shoestring.recipes.temporal import ARCHITECTURES, Options, Temporal
+from shoestring_recipes.temporal import ARCHITECTURES, Options, Temporal
 
 from .market import random_bars, write_csv
 

@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from shoestring.recipes.temporal import timeframes
+from shoestring_recipes.temporal import timeframes
 
 from .market import concatenate, random_bars
 

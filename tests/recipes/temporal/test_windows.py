@@ -3,8 +3,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Subset
 
-from shoestring.recipes.temporal.table import Table, tabulate
-from shoestring.recipes.temporal.windows import Windows, classify, collate, last_bars
+from shoestring_recipes.temporal.table import Table, tabulate
+from shoestring_recipes.temporal.windows import Windows, classify, collate, last_bars
 
 from .market import concatenate, random_bars
 

@@ -4,8 +4,8 @@ import torch
 from torch import nn
 from transformers import BlipVisionConfig, BlipVisionModel
 
-from shoestring.recipes.vqa import VQA, Options
-from shoestring.recipes.vqa.attention import FusedAttention, fuse_attention
+from shoestring_recipes.vqa import VQA, Options
+from shoestring_recipes.vqa.attention import FusedAttention, fuse_attention
 
 SHAPE = {"hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 3}
 

@@ -10,9 +10,9 @@ from shoestring.hardware.targets import find
 from shoestring.planning.trace import Tracer
 from shoestring.planning.trace.record import Alloc, Free
 from shoestring.recipe.finding import load
-from shoestring.recipes.vqa import VQA, Options
-from shoestring.recipes.vqa.texts import BEGIN
-from shoestring.recipes.vqa.tokens import build_text_tokenizer
+from shoestring_recipes.vqa import VQA, Options
+from shoestring_recipes.vqa.texts import BEGIN
+from shoestring_recipes.vqa.tokens import build_text_tokenizer
 
 
 @pytest.mark.parametrize(("beams", "a_len"), [(3, 40), (1, 2), (2, 1)])

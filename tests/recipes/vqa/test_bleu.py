@@ -1,6 +1,6 @@
 import pytest
 
-from shoestring.recipes.vqa.bleu import bleu
+from shoestring_recipes.vqa.bleu import bleu
 
 
 @pytest.mark.parametrize(

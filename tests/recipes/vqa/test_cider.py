@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from shoestring.recipes.vqa.cider import cider
+from shoestring_recipes.vqa.cider import cider
 
 PREDICTIONS = ["con mèo đen ngồi trên ghế xanh", "hai người đang đi bộ", "một quả táo đỏ đỏ đỏ trên bàn gỗ"]
 REFERENCES = ["con mèo đen ngồi trên chiếc ghế xanh", "có hai người đang đi bộ ngoài đường", "quả táo đỏ trên bàn gỗ"]

@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from shoestring.recipes.vqa import VQA
-from shoestring.recipes.vqa.curriculum import rate_factor, stage_at
+from shoestring_recipes.vqa import VQA
+from shoestring_recipes.vqa.curriculum import rate_factor, stage_at
 
 
 @pytest.mark.parametrize(

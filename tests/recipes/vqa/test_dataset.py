@@ -3,10 +3,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from shoestring.recipes.vqa import VQA, Options, tokens
-from shoestring.recipes.vqa.dataset import encode
-from shoestring.recipes.vqa.samples import Sample
-from shoestring.recipes.vqa.student import IGNORED
+from shoestring_recipes.vqa import VQA, Options, tokens
+from shoestring_recipes.vqa.dataset import encode
+from shoestring_recipes.vqa.samples import Sample
+from shoestring_recipes.vqa.student import IGNORED
 from tests.recipes.vqa.teacher_data import make_row, write_data
 
 SAMPLE = Sample(

@@ -2,8 +2,8 @@ from collections import Counter
 
 import pytest
 
-from shoestring.recipes.vqa import digits
-from shoestring.recipes.vqa.texts import KINDS, build_targets, parse
+from shoestring_recipes.vqa import digits
+from shoestring_recipes.vqa.texts import KINDS, build_targets, parse
 
 
 def test_every_digit_has_questions_of_every_kind() -> None:

@@ -4,9 +4,9 @@ import pytest
 import torch
 from PIL import Image
 
-from shoestring.recipes.images import open_image
-from shoestring.recipes.vqa import images
-from shoestring.recipes.vqa.images import to_tensor
+from shoestring_recipes.images import open_image
+from shoestring_recipes.vqa import images
+from shoestring_recipes.vqa.images import to_tensor
 
 
 def test_pixels_are_normalized_like_blip() -> None:
@@ -44,7 +44,7 @@ def test_broken_images_are_rejected(kind: str, tmp_path: Path) -> None:
 
 def test_images_with_too_many_pixels_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Image.new("L", (50, 50)).save(tmp_path / "a.png")
-    monkeypatch.setattr("shoestring.recipes.images.MAX_PIXELS", 2499)
+    monkeypatch.setattr("shoestring_recipes.images.MAX_PIXELS", 2499)
     with pytest.raises(ValueError, match="50x50"):
         open_image(tmp_path / "a.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 2000)

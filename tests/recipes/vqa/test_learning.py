@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 
-from shoestring.recipes.vqa import VQA, Options
+from shoestring_recipes.vqa import VQA, Options
 from tests.sessions import session
 
 VALUES = {"size": "tiny", "epochs": 6, "effective_batch": 32, "beams": 2}

@@ -1,8 +1,8 @@
 import pytest
 
-from shoestring.recipes.vqa.metrics import compute_scores
-from shoestring.recipes.vqa.samples import Sample
-from shoestring.recipes.vqa.texts import build_targets
+from shoestring_recipes.vqa.metrics import compute_scores
+from shoestring_recipes.vqa.samples import Sample
+from shoestring_recipes.vqa.texts import build_targets
 
 
 def make_sample(answer: str, kind: str = "OBJECT") -> Sample:

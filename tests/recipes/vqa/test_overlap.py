@@ -2,7 +2,7 @@ import unicodedata
 
 import pytest
 
-from shoestring.recipes.vqa.overlap import rouge_l, token_f1, words
+from shoestring_recipes.vqa.overlap import rouge_l, token_f1, words
 
 
 def test_vietnamese_words_keep_their_letters() -> None:

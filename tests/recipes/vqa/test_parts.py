@@ -14,9 +14,9 @@ from transformers import (
 )
 
 from shoestring.base.errors import UsageError
-from shoestring.recipes.vqa import VQA, Options
-from shoestring.recipes.vqa.parts import PARTS
-from shoestring.recipes.vqa.tokens import MARKERS
+from shoestring_recipes.vqa import VQA, Options
+from shoestring_recipes.vqa.parts import PARTS
+from shoestring_recipes.vqa.tokens import MARKERS
 from tests.recipes.vqa.test_tokens import save_tokenizer
 
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from shoestring.base.errors import UsageError
-from shoestring.recipes.vqa import VQA, Options
-from shoestring.recipes.vqa.published_weights import load_student
 from shoestring.training.checkpoint.light import save_light
+from shoestring_recipes.vqa import VQA, Options
+from shoestring_recipes.vqa.published_weights import load_student
 
 GUIDE = {"vision": "vision_encoder", "text": "text_encoder", "writer": "decoder", "fusion": "fusion"}
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from shoestring.base.errors import DataError
 from shoestring.recipe.inputs import Input
-from shoestring.recipes.vqa import VQA, Options
+from shoestring_recipes.vqa import VQA, Options
 from tests.recipes.vqa.teacher_data import make_row, write_data
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from shoestring.base.errors import DataError
-from shoestring.recipes.vqa.samples import Sample, split
+from shoestring_recipes.vqa.samples import Sample, split
 
 
 def make_samples(groups: list[str]) -> list[Sample]:

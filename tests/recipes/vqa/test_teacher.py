@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from shoestring.base.errors import DataError
-from shoestring.recipes.rows import BadRows
-from shoestring.recipes.vqa import teacher
+from shoestring_recipes.rows import BadRows
+from shoestring_recipes.vqa import teacher
 from tests.recipes.vqa.teacher_data import make_row, write_data
 
 

@@ -2,7 +2,7 @@ import unicodedata
 
 import pytest
 
-from shoestring.recipes.vqa.texts import KINDS, ParsedText, build_targets, normalize, parse
+from shoestring_recipes.vqa.texts import KINDS, ParsedText, build_targets, normalize, parse
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from shoestring.base.errors import UsageError
-from shoestring.recipes.vqa import digits, tokens
-from shoestring.recipes.vqa.texts import build_targets
+from shoestring_recipes.vqa import digits, tokens
+from shoestring_recipes.vqa.texts import build_targets
 
 PANGRAM = "Đặng Thị Ưỡn khuỷu tay, quyển vở ĐỎ; 3 < 5 (ừ!)"
 

@@ -9,10 +9,10 @@ from shoestring.base.errors import UsageError
 from shoestring.planning.trace import simulated_device
 from shoestring.recipe.finding import find
 from shoestring.recipe.options import option_fields
-from shoestring.recipes.vqa import VQA, Options
-from shoestring.recipes.vqa.curriculum import ANSWER_FOCUS, FORMAT_LEARNING, Stage
-from shoestring.recipes.vqa.student import IGNORED, Batch
 from shoestring.techniques import checkpointing
+from shoestring_recipes.vqa import VQA, Options
+from shoestring_recipes.vqa.curriculum import ANSWER_FOCUS, FORMAT_LEARNING, Stage
+from shoestring_recipes.vqa.student import IGNORED, Batch
 from tests.libraries import hide
 
 TINY = {"size": "tiny", "q_len": 6, "a_len": 5}
@@ -48,7 +48,7 @@ def test_recipe_is_built_in_and_options_have_help() -> None:
 
 
 def test_import_needs_neither_torch_nor_transformers() -> None:
-    script = "import sys, shoestring.recipes.vqa; assert not {'torch', 'transformers'} & set(sys.modules)"
+    script = "import sys, shoestring_recipes.vqa; assert not {'torch', 'transformers'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)
 
 

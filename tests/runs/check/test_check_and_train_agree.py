@@ -25,7 +25,7 @@ COMMON = ("size=tiny", "max_updates=1", "micro_batch=4", "precision=fp32", "chec
 BROKEN_LOSS = """
 import functools
 from torch._subclasses.fake_tensor import FakeTensor
-from shoestring.recipes.{module} import {name}
+from shoestring_recipes.{module} import {name}
 
 def broken(loss):
     @functools.wraps(loss)
@@ -40,7 +40,7 @@ class Mine({name}):
 """
 
 BROKEN_REWARD = """
-from shoestring.recipes.chart import Chart
+from shoestring_recipes.chart import Chart
 
 class Mine(Chart):
     def rewards(self):

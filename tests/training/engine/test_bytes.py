@@ -16,7 +16,7 @@ from shoestring.planning.trace.recorder import Recorder, real
 from shoestring.recipe.finding import load
 from shoestring.training.engine.state import build
 from shoestring.training.engine.update import update
-from tests.recipes.huggingface import tiny
+from tests.integrations.huggingface import tiny
 
 CPU = torch.device("cpu")
 

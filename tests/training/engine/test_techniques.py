@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 
 from shoestring.base.errors import UsageError
 from shoestring.techniques import offload
-from tests.recipes.huggingface import tiny
+from tests.integrations.huggingface import tiny
 from tests.sessions import session
 
 OTHER_CPU = torch.device("cpu", 0)
@@ -245,7 +245,7 @@ def test_compiled_run_needs_allow_inexact_to_continue_uncompiled(tmp_path):
 
 def test_chunked_loss_trains_like_the_models_own(tmp_path):
     pytest.importorskip("transformers")
-    from shoestring.recipes import huggingface
+    from shoestring.integrations import huggingface
 
     class Words(huggingface.recipe_class(str(tiny.write(tmp_path, tiny.LLAMA)))):
         def data(self):

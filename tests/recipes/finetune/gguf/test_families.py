@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from shoestring.base.errors import UsageError
-from shoestring.recipes.finetune.gguf import families
+from shoestring_recipes.finetune.gguf import families
 from tests.recipes.finetune.exported_models import random_model
 
 

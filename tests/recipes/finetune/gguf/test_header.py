@@ -2,7 +2,7 @@
 
 import gguf
 
-from shoestring.recipes.finetune.gguf.writing import write_file
+from shoestring_recipes.finetune.gguf.writing import write_file
 from tests.recipes.finetune.exported_models import byte_level_tokenizer, random_model
 
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from tokenizers import normalizers, pre_tokenizers
 
-from shoestring.recipes.finetune.gguf import sentencepiece, vocabulary
+from shoestring_recipes.finetune.gguf import sentencepiece, vocabulary
 from tests.recipes.finetune.exported_models import sentencepiece_tokenizer
 
 

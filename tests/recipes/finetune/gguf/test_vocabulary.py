@@ -4,7 +4,7 @@ import pytest
 from tokenizers import AddedToken, normalizers, pre_tokenizers
 
 from shoestring.base.errors import UsageError
-from shoestring.recipes.finetune.gguf import vocabulary
+from shoestring_recipes.finetune.gguf import vocabulary
 from tests.recipes.finetune.exported_models import SPLITS, byte_level_tokenizer, sentencepiece_tokenizer
 
 

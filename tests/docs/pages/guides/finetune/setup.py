@@ -5,7 +5,7 @@ from pathlib import Path
 
 from transformers import LlamaForCausalLM
 
-from shoestring.recipes.finetune import tiny
+from shoestring_recipes.finetune import tiny
 
 rows = [
     {"messages": [{"role": "user", "content": f"What is {number}?"}, {"role": "assistant", "content": f"It is {number}."}]}

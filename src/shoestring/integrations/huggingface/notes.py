@@ -1,0 +1,62 @@
+"""What an estimate of `hf:` assumes: which model, which attention, which samples."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from shoestring.integrations.huggingface import batches, build, configuration, diffusion, heads
+from shoestring.integrations.huggingface.inputs import image_sides
+from shoestring.integrations.huggingface.lengths import text_length
+
+if TYPE_CHECKING:
+    from shoestring.integrations.huggingface import Options
+
+
+def notes(source: str, options: Options) -> list[str]:
+    """Return full sentences on what was chosen without being asked for; none for an ordinary language model."""
+    config = configuration.read(source)
+    if isinstance(config, diffusion.Configuration):
+        return diffusion.notes(config)
+    model_class = heads.find_model_class(config, options.head)
+    name = model_class.__name__
+    arguments = batches.arguments_of(model_class)
+    main_input = getattr(model_class, "main_input_name", "input_ids")
+    lines = heads.class_note(config, options.head, model_class)
+    if main_input == "input_ids" or "input_ids" in arguments or "decoder_input_ids" in arguments:
+        lines += text_length(config, options.seq_len)[1]
+    lines += [
+        f"transformers has no SDPA for {part}: the attention is eager, with a matrix of all pairs of positions"
+        for part in build.eager_parts(model_class, config, options)
+    ]
+    if names := build.fix_random_parts(config):
+        lines.append(f"{', '.join(names)}: no layer is skipped and no part of the input is masked in this estimate")
+    if main_input == "pixel_values":
+        lines.append("images of {} x {} pixels".format(*image_sides(config, options)))
+    return [*lines, *_samples(name, arguments, main_input, options)]
+
+
+def _samples(name: str, arguments: set[str], main_input: str, options: Options) -> list[str]:
+    """Return what the samples and the loss are, where that is not the same for everyone."""
+    if main_input == "input_values":
+        return [f"waveforms of {options.audio_seconds:g} seconds (audio_seconds) at 16 kHz"]
+    if "return_loss" in arguments:
+        return ["the loss is contrastive, over all pairs of the microbatch"]
+    if "input_boxes" in arguments:
+        return ["the loss compares one mask for each image with a box as its prompt; all weights are trained"]
+    if name.endswith("Detection"):
+        return [f"each image has {batches.OBJECTS} objects"]
+    if not arguments & {"labels", "start_positions"}:
+        loss = (
+            "contrastive, over pairs of texts of seq_len tokens, as sentence encoders are trained"
+            if main_input == "input_ids"
+            else "of its features alone"
+        )
+        return [f"{name} has no head: the loss is {loss}; head= adds a head, such as head={_example(main_input)}"]
+    if main_input == "input_ids" and arguments & {"pixel_values", "image_grid_thw", "input_features"}:
+        return [f"the samples of {name} are text alone; images or audio in them need more memory"]
+    return []
+
+
+def _example(main_input: str) -> str:
+    tasks: dict[str, Any] = {"input_ids": "text-classification", "pixel_values": "image-classification"}
+    return str(tasks.get(main_input, "audio-classification"))

@@ -1,0 +1,180 @@
+"""The trained model as a plain model of transformers: adapters merged and 4-bit weights unpacked, layer by layer.
+
+Every layer is replaced as soon as its merged weight is known, so that at no time more than one layer exists twice. A
+merged weight is computed in fp32 and rounded once, to the dtype of the frozen weights; a 4-bit weight becomes fp16.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from shoestring.base.errors import RunError, UsageError
+from shoestring.integrations.huggingface.packed import is_packed, unpacked_weight
+
+_UNKNOWN_KINDS = (
+    *("lora_bias", "use_qalora", "use_bdlora", "alora_invocation_tokens", "arrow_config", "kasa_config"),
+    *("target_parameters", "trainable_token_indices"),
+)
+"""Fields of peft's LoRA configuration that change more than, or other than, `W + BA` of a layer."""
+
+
+def is_adapted(model: nn.Module) -> bool:
+    """Return whether the model has adapters of peft."""
+    return hasattr(model, "peft_config")
+
+
+def plain_base(model: Any) -> Any:
+    """Return the model of transformers that peft has put adapters into, or the model itself."""
+    return model.get_base_model() if is_adapted(model) else model
+
+
+def stored_dtype(model: nn.Module) -> torch.dtype:
+    """Return the dtype of the exported weights: that of most weights of the base, or fp16 if some are in 4 bits."""
+    counts: dict[torch.dtype, int] = {}
+    for module_name, module in plain_base(model).named_modules():
+        if is_packed(module):
+            return torch.float16
+        if not _is_of_adapter(module_name):
+            for weight in module.parameters(recurse=False):
+                counts[weight.dtype] = counts.get(weight.dtype, 0) + weight.numel()
+    return max(counts, key=lambda dtype: counts[dtype])
+
+
+def merged_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each tensor of the merged model by its name; of tied weights only the first.
+
+    The model may be on the meta device or simulated, and may have placeholders of 4-bit layers.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    known: set[tuple[int, bool]] = set()
+    for module_name, module in plain_base(model).named_modules():
+        if _is_of_adapter(module_name):
+            continue
+        has_adapter = module_name.endswith("base_layer")
+        for name, weight in module.named_parameters(recurse=False):
+            # A tied layer with an adapter of its own is no longer tied after merging.
+            if (id(weight), has_adapter) in known:
+                continue
+            known.add((id(weight), has_adapter))
+            is_packed_weight = name == "weight" and is_packed(module)
+            shape = (module.out_features, module.in_features) if is_packed_weight else tuple(weight.shape)
+            shapes[_merged_name(f"{module_name}.{name}")] = shape
+    return shapes
+
+
+def merge(model: Any) -> Any:
+    """Turn the trained model into a plain model of transformers, in one dtype, and return it; `model` is used up.
+
+    Raises UsageError for adapters that are not LoRA, rsLoRA or DoRA of layers, and RunError if a weight is beyond the
+    range of fp16.
+    """
+    base, dtype = plain_base(model), stored_dtype(model)
+    adapter = _require_mergeable(model) if is_adapted(model) else None
+    with torch.no_grad():
+        _replace_layers(base, adapter, dtype)
+        for name, weight in base.named_parameters():
+            weight.requires_grad_(False)
+            weight.data = _rounded(weight.data, dtype, name)
+    inputs, outputs = base.get_input_embeddings(), base.get_output_embeddings()
+    if outputs is not None and inputs.weight is not outputs.weight:
+        base.config.tie_word_embeddings = False
+    # Loading from a GGUF file leaves a mark by which transformers refuses to save, although all weights are plain.
+    if getattr(base, "hf_quantizer", None) is not None:
+        base.hf_quantizer = None
+        base.is_quantized = False
+    if hasattr(base.config, "quantization_config"):
+        del base.config.quantization_config
+    _drop_unused_sampling(base)
+    return base
+
+
+def _drop_unused_sampling(model: Any) -> None:
+    """Drop parameters of sampling if the model does not sample: transformers refuses to save them."""
+    generation = getattr(model, "generation_config", None)
+    if generation is None or generation.do_sample:
+        return
+    for name in ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff"):
+        if getattr(generation, name, None) is not None:
+            setattr(generation, name, None)
+
+
+def _is_of_adapter(module_name: str) -> bool:
+    return ".lora_" in module_name or ".original_module" in module_name
+
+
+def _merged_name(name: str) -> str:
+    head, separator, tail = name.partition(".modules_to_save.")
+    if separator:
+        name = f"{head}.{tail.partition('.')[2]}"  # without the adapter's name
+    return name.replace(".base_layer.", ".")
+
+
+def _require_mergeable(model: Any) -> str:
+    """Return the name of the adapter. Raises UsageError for kinds of adapters that `_merged_weight` does not know."""
+    name: str = model.active_adapter
+    config = model.peft_config[name]
+    kind = getattr(config.peft_type, "value", config.peft_type)
+    problems = [] if kind == "LORA" else [f"their type is {kind}"]
+    problems += [f"they have {field}" for field in _UNKNOWN_KINDS if getattr(config, field, None)]
+    if problems:
+        raise UsageError(
+            "the adapters cannot be merged: only LoRA, rsLoRA and DoRA of layers can",
+            problems=problems,
+            hint="export the adapters alone: --to adapter",
+        )
+    return name
+
+
+def _replace_layers(parent: nn.Module, adapter: str | None, dtype: torch.dtype) -> None:
+    layer: Any
+    for name, layer in list(parent.named_children()):
+        if hasattr(layer, "modules_to_save"):
+            setattr(parent, name, layer.modules_to_save[adapter])
+        elif hasattr(layer, "base_layer"):
+            assert adapter is not None
+            weight = _rounded(_merged_weight(layer, adapter), dtype, name)
+            setattr(parent, name, _with_weight(layer.get_base_layer(), weight))
+        elif is_packed(layer):
+            setattr(parent, name, _with_weight(layer, _rounded(unpacked_weight(layer), dtype, name)))
+        else:
+            _replace_layers(layer, adapter, dtype)
+
+
+def _merged_weight(layer: Any, adapter: str) -> Tensor:
+    """Return the weight, in fp32, by which the layer without its adapter does the same."""
+    change: Tensor = layer.get_delta_weight(adapter).float()
+    weight: Tensor = unpacked_weight(layer.get_base_layer()).float() + change
+    magnitudes = getattr(layer, "lora_magnitude_vector", None)
+    if magnitudes is None or adapter not in magnitudes:
+        return weight
+    # DoRA scales each output to a learned length. Embeddings and GPT-2's layers have their outputs in columns.
+    dimension = 0 if isinstance(layer.get_base_layer(), nn.Embedding) or layer.fan_in_fan_out else 1
+    magnitude: Tensor = magnitudes[adapter].weight.float().flatten().unsqueeze(dimension)
+    lengths: Tensor = torch.linalg.norm(weight, dim=dimension, keepdim=True)
+    return weight * (magnitude / lengths)
+
+
+def _with_weight(layer: Any, weight: Tensor) -> nn.Module:
+    """Return the layer with another weight; for a 4-bit layer a linear one. A weight that was tied is not any more."""
+    if is_packed(layer):
+        bias = layer.bias
+        layer = nn.Linear(layer.in_features, layer.out_features, bias=bias is not None, device="meta")
+        if bias is not None:
+            layer.bias = nn.Parameter(bias.detach(), requires_grad=False)
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    plain: nn.Module = layer
+    return plain
+
+
+def _rounded(weight: Tensor, dtype: torch.dtype, name: str) -> Tensor:
+    if dtype == torch.float16 and weight.dtype != dtype:
+        largest = float(weight.abs().max())
+        if largest > torch.finfo(dtype).max:
+            raise RunError(
+                f"{name} has a weight of {largest:.3g} after merging, which is beyond the range of fp16",
+                hint="export the adapters alone: --to adapter",
+            )
+    return weight.to(dtype)

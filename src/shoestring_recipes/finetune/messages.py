@@ -1,0 +1,93 @@
+"""Messages as chat templates need them, from those of a row: OpenAI's `role` and `content`, or ShareGPT's `from`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from shoestring.base.errors import nearest
+from shoestring_recipes.finetune.formats import kind_of
+from shoestring_recipes.finetune.rows import Message
+from shoestring_recipes.rows import character_problem
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+_FIRST_ROLES = ("system", "developer")
+_SHAREGPT_ROLES = {"human": "user", "gpt": "assistant"}
+
+
+def parse_messages(value: object, name: str) -> tuple[Message, ...]:
+    """Return the messages of the column `name`, with the parts of each content joined to one text.
+
+    Raises ValueError with the reason if they are no messages, or have no content that a model could learn or answer.
+    """
+    if not isinstance(value, list):
+        raise ValueError(f"{name} is {kind_of(value)}, not a list of messages")
+    if not value:
+        raise ValueError(f"{name} is an empty list")
+    messages = tuple(_parse_message(message, f"message {number} of {name}") for number, message in enumerate(value, 1))
+    for number, message in enumerate(messages[1:], start=2):
+        if message["role"] in _FIRST_ROLES:
+            raise ValueError(
+                f"message {number} of {name} has the role {message['role']}, which only the first one may have"
+            )
+    return messages
+
+
+def require_answer(messages: Sequence[Message], name: str) -> None:
+    """Raise ValueError if none of the messages is the assistant's."""
+    if not any(message["role"] == "assistant" for message in messages):
+        raise ValueError(f"{name} has no message of the assistant")
+
+
+def _parse_message(message: object, place: str) -> Message:
+    if not isinstance(message, dict):
+        raise ValueError(f"{place} is {kind_of(message)}, not an object with role and content")
+    if "role" not in message and "from" in message:
+        message = _from_sharegpt(message)
+    role = message.get("role")
+    if role is None:
+        raise ValueError(f"{place} has no role")
+    if role not in ROLES:
+        raise ValueError(f"{place} has the unknown role {str(role)[:40]!r}; {nearest(str(role), ROLES)}")
+    place = f"{place} ({role})"
+    calls = message.get("tool_calls")
+    if calls is not None:
+        _require_calls(calls, place)
+    content = message.get("content")
+    if content is None and not (role == "assistant" and calls):
+        raise ValueError(f"{place} has no content")
+    text = "" if content is None else _join_parts(content, place)
+    if problem := character_problem(text):
+        raise ValueError(f"{place} {problem}")
+    if not text.strip() and role in ("user", "assistant") and not (role == "assistant" and calls):
+        raise ValueError(f"{place} is empty")
+    return {**message, "content": text}
+
+
+def _from_sharegpt(message: dict[str, Any]) -> dict[str, Any]:
+    other_parts = {key: value for key, value in message.items() if key not in ("from", "value")}
+    role = message["from"]
+    return {"role": _SHAREGPT_ROLES.get(str(role), role), "content": message.get("value"), **other_parts}
+
+
+def _join_parts(content: object, place: str) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise ValueError(f"{place}: its content is {kind_of(content)}, not a text")
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else kind_of(part)
+        if kind != "text":
+            raise ValueError(f"{place}: its content has a part of the type {str(kind)[:40]!r}; only texts can be used")
+        if not isinstance(part.get("text"), str):
+            raise ValueError(f"{place}: its content has a part without a text")
+    return "".join(part["text"] for part in content)
+
+
+def _require_calls(calls: object, place: str) -> None:
+    if not isinstance(calls, list):
+        raise ValueError(f"{place}: tool_calls is {kind_of(calls)}, not a list")
+    for call in calls:
+        function = call.get("function", call) if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise ValueError(f"{place}: tool_calls has an entry without the name of a function")
