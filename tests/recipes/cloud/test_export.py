@@ -4,7 +4,7 @@ import torch
 
 from shoestring.recipes.cloud import Cloud, network
 from shoestring.recipes.cloud.filtering import dynamic_filter, unrolled_filter
-from shoestring.runs import onnx
+from shoestring.runs.export import onnx
 
 
 def test_unrolled_filter_has_the_values_of_the_filter():

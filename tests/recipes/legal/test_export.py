@@ -16,7 +16,7 @@ from shoestring.recipes.legal.judgments import Judgments
 from shoestring.recipes.legal.sentences import Sentences
 from shoestring.recipes.legal.tokens import HashedWords, PretrainedTokenizer
 from shoestring.recipes.legal.vectors import Vectors
-from shoestring.runs import onnx
+from shoestring.runs.export import onnx
 
 JUDGMENTS = [
     Document(sentences=tuple("a word " * length for length in lengths), roles=(1,) * len(lengths))

@@ -3,7 +3,7 @@
 import torch
 
 from shoestring.recipes.temporal import Options, Temporal
-from shoestring.runs import onnx
+from shoestring.runs.export import onnx
 
 
 def test_graph_has_the_outputs_of_the_network(tmp_path):
