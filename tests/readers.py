@@ -46,10 +46,10 @@ from shoestring.training.engine.precision import mixed_precision
 from shoestring.training.engine.state import TrainingState
 from shoestring.training.monitor import events
 from shoestring.training.monitor.time_breakdown import compute_breakdown
+from shoestring.training.run_directory.config_file import read_config
+from shoestring.training.run_directory.stored import StoredPlan, StoredState
 from shoestring.training.saving import saved_environment
-from shoestring.training.session.config_file import read_config
 from shoestring.training.session.ledger import ledger, sessions, slowest_durations
-from shoestring.training.session.stored import StoredPlan, StoredState
 from shoestring_recipes.chart import adapters, prediction
 from shoestring_recipes.chart import data as chart
 from shoestring_recipes.chart.presentation import Presentation

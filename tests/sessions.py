@@ -15,11 +15,11 @@ from shoestring.recipe.finding import choose
 from shoestring.training.engine.parallel.ranks import Ranks
 from shoestring.training.loop import train
 from shoestring.training.request import SessionRequest
+from shoestring.training.run_directory.directory import RunDirectory
+from shoestring.training.run_directory.stored import StoredPlan
 from shoestring.training.session.deadline import Deadline
-from shoestring.training.session.directory import RunDirectory
 from shoestring.training.session.signals import StopSignals
 from shoestring.training.session.stop import Stop
-from shoestring.training.session.stored import StoredPlan
 
 CPU = torch.device("cpu")
 

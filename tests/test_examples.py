@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from shoestring.runs.launch import launch
-from shoestring.runs.training import LaunchRequest
+from shoestring.runs.train.launch import launch
+from shoestring.runs.train.session import LaunchRequest
 from shoestring.training.checkpoint.store import Store
 from shoestring.training.monitor.events import read
 from tests.sessions import final_bits, session

@@ -31,7 +31,7 @@ from shoestring.remote.backup.commits import COMMITS, MAX_COMMIT_BYTES, OBJECTS,
 from shoestring.remote.backup.opened import newest_checkpoint
 from shoestring.remote.backup.stores import Store, open_store
 from shoestring.remote.backup.urls import parse_url
-from shoestring.training.session.directory import RunDirectory
+from shoestring.training.run_directory.directory import RunDirectory
 
 INTERVAL = 4
 """Updates between two checkpoints."""

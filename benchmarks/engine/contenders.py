@@ -158,8 +158,8 @@ def shoestring(clock: Clock, folder: Path, *, save_every: int | None, **_: Any) 
 def store_plan(recipe: Any, folder: Path, saving: dict[str, object]) -> None:
     """Store a plan without tracing, during which the model would report forwards that are not training to the clock."""
     from shoestring.recipe.finding import choose
-    from shoestring.training.session.directory import RunDirectory
-    from shoestring.training.session.stored import StoredPlan
+    from shoestring.training.run_directory.directory import RunDirectory
+    from shoestring.training.run_directory.stored import StoredPlan
 
     loaded, settings = choose(recipe, {"micro_batch": BATCH, "precision": "fp32", **saving})
     settings = settings.replace(checkpointing="no", optimizer_kernel="for-loop")

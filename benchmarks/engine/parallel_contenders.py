@@ -88,8 +88,8 @@ def shoestring(clock: Clock | None, question: dict[str, Any], folder: Path) -> N
     """Train as `torchrun -m shoestring train` does, with the sharding of the question."""
     import shoestring as shoestring_package
     from shoestring.recipe.finding import choose
-    from shoestring.training.session.directory import RunDirectory
-    from shoestring.training.session.stored import StoredPlan
+    from shoestring.training.run_directory.directory import RunDirectory
+    from shoestring.training.run_directory.stored import StoredPlan
 
     model = make_model(clock, question)
 

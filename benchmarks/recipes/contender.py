@@ -28,7 +28,7 @@ from shoestring.training.data.seeding import derive, seed_all
 from shoestring.training.engine.determinism import deterministic
 from shoestring.training.engine.precision import mixed_precision
 from shoestring.training.evaluation import evaluate
-from shoestring.training.session.directory import RunDirectory
+from shoestring.training.run_directory.directory import RunDirectory
 from shoestring.training.session.stop import session
 
 

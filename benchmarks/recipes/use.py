@@ -67,7 +67,7 @@ def write_bars(folder: Path) -> Path:
 
 def windows(run: Path, data: Path) -> Any:
     import shoestring
-    from shoestring.runs.predict import make_inputs
+    from shoestring.runs.predict.predict import make_inputs
 
     recipe = shoestring.load(run).recipe
     samples = [item.load() for item in make_inputs(_loaded(recipe), data)]

@@ -89,7 +89,7 @@ def processes(command: subprocess.Popen[bytes]) -> dict[str, list[psutil.Process
 
 def _is_rank(process: psutil.Process) -> bool:
     with suppress(psutil.Error):
-        return "shoestring.runs.rank" in process.cmdline()
+        return "shoestring.runs.train.rank" in process.cmdline()
     return False
 
 

@@ -22,9 +22,9 @@ from shoestring.remote.kaggle.forecast import Forecast
 from shoestring.remote.notebook.writing import WrittenNotebook
 from shoestring.runs.check import loading, preflight, trial_findings
 from shoestring.runs.evaluate import Evaluation
-from shoestring.runs.export import Export
-from shoestring.runs.predict import Predictions
-from shoestring.runs.replayed import Replay
+from shoestring.runs.export.export import Export
+from shoestring.runs.predict.predict import Predictions
+from shoestring.runs.replay.replayed import Replay
 from shoestring.training.session.outcome import Outcome
 
 

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from shoestring.remote.notebook.writing import WrittenNotebook
     from shoestring.runs.check.preflight import CheckResult
     from shoestring.runs.evaluate import Evaluation
-    from shoestring.runs.export import Export
-    from shoestring.runs.loaded import LoadedModel
-    from shoestring.runs.predict import Predictions
-    from shoestring.runs.replayed import Replay
-    from shoestring.training.session.config_file import ConfigFile
+    from shoestring.runs.export.export import Export
+    from shoestring.runs.predict.loaded import LoadedModel
+    from shoestring.runs.predict.predict import Predictions
+    from shoestring.runs.replay.replayed import Replay
+    from shoestring.training.run_directory.config_file import ConfigFile
     from shoestring.training.session.outcome import Outcome
 
 
@@ -288,8 +288,8 @@ def train(
     """
     with usable_libraries():
         from shoestring.answers import live
-        from shoestring.runs.launch import launch
-        from shoestring.runs.training import LaunchRequest
+        from shoestring.runs.train.launch import launch
+        from shoestring.runs.train.session import LaunchRequest
 
     _require_limits(limit_seconds=limit_seconds, disk_bytes=disk_bytes)
     request = LaunchRequest(
@@ -327,8 +327,8 @@ def train_supervised(
 
     Raises UsageError for an unknown target, RunError if the child was killed by another process.
     """
-    from shoestring.runs.supervised import train_supervised
-    from shoestring.training.session.stored import resume_command
+    from shoestring.runs.train.supervised import train_supervised
+    from shoestring.training.run_directory.stored import resume_command
 
     return train_supervised(
         work,
@@ -342,7 +342,7 @@ def train_supervised(
 
 def is_first_process() -> bool:
     """Return whether this process prints the outcome: a launcher, such as torchrun, may have started several."""
-    from shoestring.training.session.launcher import is_first_process
+    from shoestring.training.engine.parallel.launcher import is_first_process
 
     return is_first_process()
 
@@ -352,7 +352,7 @@ def config_file(path: str | Path) -> ConfigFile:
 
     Raises UsageError with all problems of the file.
     """
-    from shoestring.training.session.config_file import read_config
+    from shoestring.training.run_directory.config_file import read_config
 
     return read_config(_path(path))
 
@@ -420,7 +420,7 @@ def predict(
     input that cannot be used is a row with `error`.
     """
     with usable_libraries():
-        from shoestring.runs.predict import predict
+        from shoestring.runs.predict.predict import predict
 
     _require_limits(limit_seconds=limit_seconds)
     return predict(
@@ -448,7 +448,7 @@ def converse(
     errors are those of `predict`.
     """
     with usable_libraries():
-        from shoestring.runs.conversation import converse
+        from shoestring.runs.predict.conversation import converse
 
     return converse(
         _path(directory), values, recipe=recipe, on=on, input_stream=input_stream, output_stream=output_stream
@@ -463,7 +463,7 @@ def load(
     The arguments and the errors are those of `predict`.
     """
     with usable_libraries():
-        from shoestring.runs.loaded import load
+        from shoestring.runs.predict.loaded import load
 
     return load(_path(directory), values, recipe=recipe, on=on)
 
@@ -488,7 +488,7 @@ def export(
     CheckpointError for weights that are damaged or belong to another model.
     """
     with usable_libraries():
-        from shoestring.runs.export import export
+        from shoestring.runs.export.export import export
 
     return export(_path(directory), values, to=to, out=_path(out) if out else None, overwrite=overwrite, recipe=recipe)
 
@@ -512,7 +512,7 @@ def replay(
     answer.
     """
     with usable_libraries():
-        from shoestring.runs.replay import replay
+        from shoestring.runs.replay.replay import replay
 
     return replay(_path(run), update, values, recipe=recipe, on=on, debug=debug)
 

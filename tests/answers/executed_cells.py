@@ -16,7 +16,7 @@ from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
 
-from shoestring.training.session.stored import StoredState
+from shoestring.training.run_directory.stored import StoredState
 
 run = Path(sys.argv[1])
 manager = KernelManager()

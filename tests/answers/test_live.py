@@ -8,8 +8,8 @@ from pathlib import Path
 
 import shoestring
 from shoestring.answers import live
-from shoestring.runs.training import LaunchRequest
-from shoestring.training.session.stored import StoredState
+from shoestring.runs.train.session import LaunchRequest
+from shoestring.training.run_directory.stored import StoredState
 
 SCRIPT = Path(__file__).with_name("executed_cells.py")
 

@@ -15,7 +15,7 @@ from torch.utils.data import Subset
 
 import shoestring
 from shoestring.base.errors import ShoestringError
-from shoestring.runs import starting
+from shoestring.runs.train import starting
 from shoestring.training.monitor.events import read
 from tests.mine import Mine
 from tests.sessions import final_bits

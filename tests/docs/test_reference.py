@@ -26,7 +26,7 @@ from shoestring.remote.kaggle.forecast import write_first_plan
 from shoestring.runs.check import preflight
 from shoestring.runs.check.probe import probing
 from shoestring.training.monitor.event_kinds import EVENT_KINDS, EVERY
-from shoestring.training.session.directory import RunDirectory
+from shoestring.training.run_directory.directory import RunDirectory
 from tests.hardware.measured_files import GPU
 from tests.readers import WORK
 from tests.remote.kaggle.memory_kaggle import MemoryKaggle
@@ -36,7 +36,7 @@ from tests.runs.check.sample_facts import make_facts
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "shoestring"
 REFERENCE = ROOT / "docs" / "reference"
-RECIPE = ROOT / "tests" / "runs" / "scorer.py"
+RECIPE = ROOT / "tests" / "runs" / "predict" / "scorer.py"
 
 
 in_documentation_tests = pytest.mark.skipif(

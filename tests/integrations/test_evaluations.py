@@ -10,7 +10,7 @@ import torch
 from transformers import EarlyStoppingCallback, Trainer
 
 from shoestring.integrations.trainer import surviving
-from shoestring.training.session.directory import RunDirectory
+from shoestring.training.run_directory.directory import RunDirectory
 from tests.integrations.test_library import read_events
 from tests.integrations.test_log import Killed
 from tests.integrations.test_trainer import DropoutModel, Sums, make_arguments

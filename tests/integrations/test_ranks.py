@@ -15,7 +15,7 @@ from transformers import Trainer, TrainerCallback
 
 from shoestring.base.errors import UsageError
 from shoestring.integrations.trainer import surviving
-from shoestring.training.session.rank_channel import PEER_LOST_STATUS
+from shoestring.training.engine.parallel.rank_channel import PEER_LOST_STATUS
 from tests.integrations import test_library
 from tests.integrations.test_trainer import Sums, make_arguments, terminate, train
 from tests.ranks import run_ranks

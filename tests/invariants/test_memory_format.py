@@ -12,12 +12,12 @@ from torch.utils.data import TensorDataset
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
 from shoestring.recipe.finding import choose
-from shoestring.runs.replay import replay
+from shoestring.runs.replay.replay import replay
 from shoestring.runs.saved_model import open_saved
 from shoestring.training.engine.state import build
 from shoestring.training.monitor.events import read
-from shoestring.training.session.directory import RunDirectory
-from shoestring.training.session.stored import StoredPlan
+from shoestring.training.run_directory.directory import RunDirectory
+from shoestring.training.run_directory.stored import StoredPlan
 from tests.ranks import run_ranks
 from tests.sessions import CPU, final_bits, session
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from shoestring.recipe.finding import choose
-from shoestring.runs.replayed import describe_sample
+from shoestring.runs.replay.replayed import describe_sample
 
 
 @pytest.mark.parametrize(

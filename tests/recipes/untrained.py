@@ -7,8 +7,8 @@ import torch
 from shoestring.recipe.finding import choose
 from shoestring.training.checkpoint.light import save_light
 from shoestring.training.data.seeding import derive, seed_all
-from shoestring.training.session.directory import RunDirectory
-from shoestring.training.session.stored import StoredPlan
+from shoestring.training.run_directory.directory import RunDirectory
+from shoestring.training.run_directory.stored import StoredPlan
 
 
 def save_untrained(run: Path, recipe: str, **options: object) -> torch.nn.Module:

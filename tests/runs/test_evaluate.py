@@ -11,8 +11,8 @@ import shoestring
 from shoestring.base.errors import CheckpointError, RunError, UsageError
 from shoestring.recipe.finding import choose, find
 from shoestring.training.checkpoint.files import directory_bytes, sha256
-from shoestring.training.session.directory import RunDirectory
-from shoestring.training.session.stored import StoredPlan
+from shoestring.training.run_directory.directory import RunDirectory
+from shoestring.training.run_directory.stored import StoredPlan
 from tests.sessions import session
 
 OPTIONS = {"size": "tiny", "epochs": 2, "effective_batch": 64, "seq_len": 10}

@@ -18,7 +18,7 @@ from shoestring.training.engine import cuda_graphs
 from shoestring.training.engine.cuda_graphs import CudaGraphs
 from shoestring.training.engine.state import build
 from shoestring.training.monitor.events import read
-from shoestring.training.session.stored import StoredPlan
+from shoestring.training.run_directory.stored import StoredPlan
 from tests.sessions import light_bits, session
 
 CPU = torch.device("cpu")

@@ -15,8 +15,8 @@ from shoestring.training import record as record_module
 from shoestring.training.monitor import events as events_module
 from shoestring.training.monitor.events import Events
 from shoestring.training.record import Record
+from shoestring.training.run_directory.directory import RunDirectory
 from shoestring.training.session.deadline import Deadline
-from shoestring.training.session.directory import RunDirectory
 from shoestring.training.session.stop import SessionOver
 from tests.training.checkpoint.faults import Disk
 

@@ -21,10 +21,10 @@ from typing import Any
 from shoestring.base.config import option_text
 from shoestring.base.errors import RunError, ShoestringError, UsageError
 from shoestring.planning.plan import Plan
-from shoestring.runs.training import LaunchRequest, local_target
-from shoestring.training.session.directory import RunDirectory
+from shoestring.runs.train.session import LaunchRequest, local_target
+from shoestring.training.run_directory.directory import RunDirectory
+from shoestring.training.run_directory.stored import StoredState
 from shoestring.training.session.outcome import Outcome
-from shoestring.training.session.stored import StoredState
 
 _EVERY_SECONDS = 2.0
 _LINES = 40

@@ -26,9 +26,9 @@ from shoestring.planning.inference import InferencePlan
 from shoestring.planning.plan import Plan
 from shoestring.runs.check.preflight import CheckResult
 from shoestring.runs.evaluate import Evaluation
-from shoestring.runs.export import Export
-from shoestring.runs.loaded import LoadedModel
-from shoestring.runs.predict import Predictions
+from shoestring.runs.export.export import Export
+from shoestring.runs.predict.loaded import LoadedModel
+from shoestring.runs.predict.predict import Predictions
 from shoestring.training.session.outcome import Outcome
 
 WIDTH = 100

@@ -12,8 +12,8 @@ import torch.distributed as dist
 from shoestring.base.errors import UsageError
 from shoestring.base.streams import flush, write_messages
 from shoestring.training.engine.parallel.joining import join
+from shoestring.training.engine.parallel.launcher import Launcher, end_with_agent
 from shoestring.training.engine.parallel.ranks import PeerLostError, Ranks
-from shoestring.training.session.launcher import Launcher, end_with_agent
 
 
 @contextmanager

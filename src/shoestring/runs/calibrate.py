@@ -7,7 +7,7 @@ from shoestring.hardware.measured import SUFFIX, read_measured
 from shoestring.planning.estimate.calibration import Calibration, calibration
 from shoestring.planning.estimate.spread import Spread
 from shoestring.training.monitor.events import read
-from shoestring.training.session.directory import RunDirectory
+from shoestring.training.run_directory.directory import RunDirectory
 
 
 def load_calibration(run: Path) -> Calibration:

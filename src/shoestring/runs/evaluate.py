@@ -15,9 +15,9 @@ from shoestring.recipe.inputs import Input
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.subset import Subset
 from shoestring.recipe.whole_batch import last_batch_notes, require_whole_batch
-from shoestring.runs.predictions import without_files
-from shoestring.runs.predictor import Predictor
-from shoestring.runs.rows import SUFFIXES, RowWriter, is_csv, is_row_file
+from shoestring.runs.predict.predictions import without_files
+from shoestring.runs.predict.predictor import Predictor
+from shoestring.runs.predict.rows import SUFFIXES, RowWriter, is_csv, is_row_file
 from shoestring.runs.saved_model import SavedModel, open_saved
 from shoestring.training.checkpoint.files import replace
 from shoestring.training.data.seeded import seeded_data

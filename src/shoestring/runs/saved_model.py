@@ -17,7 +17,7 @@ from shoestring.recipe.options import LoadedRecipe
 from shoestring.training.checkpoint.folder import MANIFEST, verify_folder
 from shoestring.training.data.seeded import seeded_data
 from shoestring.training.preprocessing import load_preprocessing
-from shoestring.training.session.directory import RunDirectory
+from shoestring.training.run_directory.directory import RunDirectory
 
 if TYPE_CHECKING:
     import torch

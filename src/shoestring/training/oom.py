@@ -22,7 +22,7 @@ from shoestring.training.monitor.events import Event, append
 from shoestring.training.monitor.host_memory import describe_memory
 from shoestring.training.record import Record
 from shoestring.training.request import SessionRequest
-from shoestring.training.session.stored import StoredPlan
+from shoestring.training.run_directory.stored import StoredPlan
 
 
 def recovering_update(state: TrainingState, request: SessionRequest, record: Record) -> Recovering:

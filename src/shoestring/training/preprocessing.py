@@ -3,7 +3,7 @@
 from shoestring.base.system_errors import explaining
 from shoestring.recipe.parts import Parts
 from shoestring.training.checkpoint.folder import verify_folder, write_folder
-from shoestring.training.session.directory import RunDirectory
+from shoestring.training.run_directory.directory import RunDirectory
 
 
 def load_preprocessing(run: RunDirectory, parts: Parts) -> bool:

@@ -33,12 +33,12 @@ from shoestring.training.monitor.events import Events, NoEvents, read, state_dig
 from shoestring.training.monitor.host_memory import host_memory
 from shoestring.training.monitor.progress import Progress
 from shoestring.training.monitor.time_breakdown import compute_breakdown, describe_breakdown
-from shoestring.training.session import trust
+from shoestring.training.run_directory import trust
+from shoestring.training.run_directory.directory import RunDirectory
+from shoestring.training.run_directory.stored import StoredState, resume_command
 from shoestring.training.session.deadline import Deadline
-from shoestring.training.session.directory import RunDirectory
 from shoestring.training.session.ledger import SessionRecord, ledger, sessions, slowest_durations
 from shoestring.training.session.stop import SessionOver
-from shoestring.training.session.stored import StoredState, resume_command
 from shoestring.version import __version__
 
 _MOST_EVIDENCE = 300_000

@@ -8,7 +8,7 @@ from shoestring.base.settings import Settings
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.training.data.logical_shards import LogicalShards
 from shoestring.training.engine.parallel.ranks import ONE_RANK, Ranks
-from shoestring.training.session.directory import RunDirectory
+from shoestring.training.run_directory.directory import RunDirectory
 from shoestring.training.session.stop import Stop
 
 

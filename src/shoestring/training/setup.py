@@ -39,9 +39,9 @@ from shoestring.training.non_finite import non_finite_error
 from shoestring.training.preprocessing import load_preprocessing, save_preprocessing
 from shoestring.training.record import Record
 from shoestring.training.request import SessionRequest
+from shoestring.training.run_directory.directory import RunDirectory
 from shoestring.training.same_data import require_same_data
 from shoestring.training.saving import Saver
-from shoestring.training.session.directory import RunDirectory
 from shoestring.training.shared_store import SharedStore
 from shoestring.training.training_session import EngineUpdates, Reports, TrainingSession
 

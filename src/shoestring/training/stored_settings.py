@@ -6,7 +6,7 @@ from typing import Any
 
 from shoestring.base.settings import Settings
 from shoestring.base.system_errors import explaining
-from shoestring.training.session.directory import RunDirectory
+from shoestring.training.run_directory.directory import RunDirectory
 
 OF_THE_RESULT = (
     "micro_batch",

@@ -9,9 +9,9 @@ from shoestring.base import display
 from shoestring.runs.check.finding import failed, passed, warned
 from shoestring.runs.check.preflight import CheckResult
 from shoestring.runs.evaluate import Evaluation
-from shoestring.runs.export import Export
-from shoestring.runs.loaded import LoadedModel
-from shoestring.runs.predict import Predictions
+from shoestring.runs.export.export import Export
+from shoestring.runs.predict.loaded import LoadedModel
+from shoestring.runs.predict.predict import Predictions
 from shoestring.training.session.outcome import Outcome
 from tests.answers.notebook.markup_text import flat, read
 

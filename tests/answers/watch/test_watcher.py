@@ -7,7 +7,7 @@ import pytest
 
 from shoestring.answers.watch.watcher import Watcher
 from shoestring.base.errors import UsageError
-from shoestring.training.session.lock import locked
+from shoestring.training.run_directory.lock import locked
 from tests.answers import runs
 
 
@@ -39,7 +39,7 @@ def test_session_killed_without_notice(tmp_path):
     """Its lock names a process of this machine that has ended; a copy has the same lock."""
     run = runs.just_started(tmp_path / "run")
     script = (
-        "from shoestring.training.session.lock import locked; import os, pathlib\n"
+        "from shoestring.training.run_directory.lock import locked; import os, pathlib\n"
         f"with locked(pathlib.Path({str(run)!r})):"
     )
     with locked(run):

@@ -2,7 +2,7 @@
 
 import torch
 
-from shoestring.runs import onnx
+from shoestring.runs.export import onnx
 from shoestring_recipes.cloud import Cloud, network
 from shoestring_recipes.cloud.filtering import dynamic_filter, unrolled_filter
 

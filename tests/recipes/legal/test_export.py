@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, BertConfig, BertModel, PreTrainedTokenizerFast
 
-from shoestring.runs import onnx
+from shoestring.runs.export import onnx
 from shoestring_recipes.legal import Legal, Options
 from shoestring_recipes.legal.crf import CRF
 from shoestring_recipes.legal.documents import Document

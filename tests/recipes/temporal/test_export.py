@@ -2,7 +2,7 @@
 
 import torch
 
-from shoestring.runs import onnx
+from shoestring.runs.export import onnx
 from shoestring_recipes.temporal import Options, Temporal
 
 

@@ -9,7 +9,7 @@ from shoestring.remote.backup.folder_store import FolderStore
 from shoestring.training.checkpoint.files import write_json
 from shoestring.training.checkpoint.fileset import replace_weights
 from shoestring.training.checkpoint.store import Store
-from shoestring.training.session.directory import RunDirectory
+from shoestring.training.run_directory.directory import RunDirectory
 
 RUN_ID, OTHER_ID = "1" * 32, "2" * 32
 

@@ -11,7 +11,7 @@ import pytest
 from shoestring.base.errors import CheckpointError, RunError, UsageError
 from shoestring.remote.kaggle import fetching
 from shoestring.remote.kaggle.kernel.session_file import OutputFile, SessionFile
-from shoestring.training.session.stored import StoredState
+from shoestring.training.run_directory.stored import StoredState
 from tests.remote.kaggle.memory_kaggle import MemoryKaggle
 
 CONTENTS = {"run/plan.json": b"{}", "run/light/model": b"weights", "run/other/x": b"no part of a run", "note": b"n"}

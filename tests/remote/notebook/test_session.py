@@ -4,7 +4,7 @@ import pytest
 
 from shoestring.base.errors import UsageError
 from shoestring.remote.notebook import session
-from shoestring.training.session.stored import StoredState
+from shoestring.training.run_directory.stored import StoredState
 
 
 def make_run(folder, update):

@@ -18,7 +18,7 @@ from shoestring.hardware import probe
 from shoestring.recipe.finding import choose
 from shoestring.runs.check import build, disk, host, inputs, network, run_lock
 from shoestring.runs.check.collect import collect_facts
-from shoestring.training.session.lock import locked
+from shoestring.training.run_directory.lock import locked
 
 
 def test_disk_probe_syncs_and_removes_its_file(tmp_path, monkeypatch):
@@ -196,7 +196,7 @@ def test_facts_of_a_cuda_build_are_parsed():
 def test_lock_holder_is_read_without_writing(tmp_path):
     assert not run_lock.inspect_lock(tmp_path).locked
     script = (
-        "import sys; from pathlib import Path; from shoestring.training.session.lock import locked\n"
+        "import sys; from pathlib import Path; from shoestring.training.run_directory.lock import locked\n"
         "with locked(Path(sys.argv[1])):\n print('locked', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

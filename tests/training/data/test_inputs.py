@@ -7,7 +7,7 @@ import pytest
 
 from shoestring.recipe.finding import find
 from shoestring.training.data.inputs import stage_inputs
-from shoestring.training.session.lock import locked
+from shoestring.training.run_directory.lock import locked
 
 
 @dataclass(frozen=True, kw_only=True)

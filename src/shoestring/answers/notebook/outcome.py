@@ -7,9 +7,9 @@ from shoestring.answers.notebook.metrics import confusion, metrics_table
 from shoestring.answers.values import UNKNOWN, count, duration, lookup, metric_text, share, size
 from shoestring.base import display
 from shoestring.runs.evaluate import Evaluation
-from shoestring.runs.export import Export
-from shoestring.runs.loaded import LoadedModel
-from shoestring.runs.predict import Predictions
+from shoestring.runs.export.export import Export
+from shoestring.runs.predict.loaded import LoadedModel
+from shoestring.runs.predict.predict import Predictions
 from shoestring.training.session.outcome import Outcome
 
 _FILES = 20

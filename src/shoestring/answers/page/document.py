@@ -10,7 +10,7 @@ from shoestring.answers.page.headline import headline
 from shoestring.answers.page.output import html, require_output, write_page
 from shoestring.answers.page.results import results
 from shoestring.answers.page.run import Run, read
-from shoestring.training.session.directory import RunDirectory
+from shoestring.training.run_directory.directory import RunDirectory
 from shoestring.training.session.ledger import sessions
 
 

@@ -12,8 +12,8 @@ from shoestring.answers.page.run import Run
 from shoestring.answers.values import UNKNOWN, count, lookup, metric_text, numbers, words
 from shoestring.base.reading import number, read_bytes
 from shoestring.training.monitor.events import Event
-from shoestring.training.session.directory import RunDirectory
-from shoestring.training.session.own_files import IMAGE_NAME
+from shoestring.training.run_directory.directory import RunDirectory
+from shoestring.training.run_directory.own_files import IMAGE_NAME
 
 Example: TypeAlias = tuple[dict[str, Any], list[Content]]
 """The row of an example, and its images."""

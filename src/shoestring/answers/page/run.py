@@ -11,7 +11,7 @@ from shoestring.base.units import plural
 from shoestring.training.checkpoint.files import matches_digest
 from shoestring.training.monitor import events as record
 from shoestring.training.monitor.events import Event
-from shoestring.training.session.directory import RunDirectory
+from shoestring.training.run_directory.directory import RunDirectory
 
 
 @dataclass(frozen=True, kw_only=True)

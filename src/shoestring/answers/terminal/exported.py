@@ -5,7 +5,7 @@ from rich.text import Text
 
 from shoestring.base.streams import message_text, one_line
 from shoestring.base.units import bytes_text, count_text
-from shoestring.runs.export import Export
+from shoestring.runs.export.export import Export
 
 
 def screen(export: Export) -> RenderableType:

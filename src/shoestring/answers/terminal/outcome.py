@@ -10,8 +10,8 @@ from rich.text import Text
 from shoestring.answers.metrics import comparison, summary
 from shoestring.base.streams import one_line
 from shoestring.base.units import count_text
-from shoestring.training.session.directory import RunDirectory
-from shoestring.training.session.stored import START_AGAIN
+from shoestring.training.run_directory.directory import RunDirectory
+from shoestring.training.run_directory.stored import START_AGAIN
 
 if TYPE_CHECKING:
     from shoestring.training.session.outcome import Outcome

@@ -1,7 +1,7 @@
 """The outcome of predictions, as messages: standard output has their rows."""
 
 from shoestring.base.units import count_text, seconds_text
-from shoestring.runs.predict import Predictions
+from shoestring.runs.predict.predict import Predictions
 
 
 def messages(predictions: Predictions) -> list[str]:

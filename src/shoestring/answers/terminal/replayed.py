@@ -10,7 +10,7 @@ from rich.text import Text
 
 from shoestring.base.streams import message_text, one_line
 from shoestring.base.units import count_text, seconds_text
-from shoestring.runs.replayed import Replay
+from shoestring.runs.replay.replayed import Replay
 
 _ROWS = 12
 _BAR = 24

@@ -11,8 +11,8 @@ from shoestring.answers.watch.record import Record, Summary
 from shoestring.answers.watch.status import status
 from shoestring.answers.watch.view import View
 from shoestring.base.reading import number, reason
-from shoestring.training.session.directory import RunDirectory
-from shoestring.training.session.lock import is_holder_alive
+from shoestring.training.run_directory.directory import RunDirectory
+from shoestring.training.run_directory.lock import is_holder_alive
 
 _MEMORY = ("peak_bytes", "low_bytes", "high_bytes", "capacity_bytes")
 

@@ -19,7 +19,7 @@ from shoestring.remote.backup.background import Background
 from shoestring.remote.backup.conversation import Life, send, send_error
 from shoestring.remote.backup.restoring import restore
 from shoestring.remote.backup.urls import parse_url, redacted
-from shoestring.training.session.directory import RunDirectory
+from shoestring.training.run_directory.directory import RunDirectory
 
 _NICENESS = 10
 

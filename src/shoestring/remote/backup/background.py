@@ -15,7 +15,7 @@ from shoestring.remote.backup.stores import Store, open_store
 from shoestring.remote.backup.urls import Location, redacted
 from shoestring.remote.kaggle.client import KaggleError
 from shoestring.training.monitor.events import append
-from shoestring.training.session.directory import RunDirectory
+from shoestring.training.run_directory.directory import RunDirectory
 
 _POLL_SECONDS = 0.25
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 1.0, 300.0

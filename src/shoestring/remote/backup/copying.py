@@ -22,7 +22,7 @@ from shoestring.remote.backup.commits import (
 from shoestring.remote.backup.opened import OpenedFile, OpenedRun, UnsettledError, open_run
 from shoestring.remote.backup.stores import Store
 from shoestring.training.checkpoint.manifest import FileEntry
-from shoestring.training.session.directory import RunDirectory
+from shoestring.training.run_directory.directory import RunDirectory
 
 CHECKPOINTS = 2
 """The number of newest checkpoints whose copies stay."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from shoestring.base.errors import UsageError
 from shoestring.base.reading import TEXT, find_problems, read_json
 from shoestring.training.checkpoint.files import write_json
-from shoestring.training.session.directory import RunDirectory
+from shoestring.training.run_directory.directory import RunDirectory
 
 _RUN = re.compile(r"[0-9a-f]{32}")
 

@@ -23,7 +23,7 @@ from shoestring.training.checkpoint.manifest import (
     read_manifest,
 )
 from shoestring.training.checkpoint.names import update_of
-from shoestring.training.session.directory import RunDirectory
+from shoestring.training.run_directory.directory import RunDirectory
 
 _BLOCK_BYTES = 4 << 20
 _ATTEMPTS = 5

@@ -18,8 +18,8 @@ from shoestring.base.units import seconds_text
 from shoestring.remote.backup.conversation import parse_line
 from shoestring.remote.backup.identity import earlier_url, ensure_identity
 from shoestring.remote.backup.urls import parse_url
+from shoestring.training.run_directory.directory import RunDirectory
 from shoestring.training.session.deadline import Deadline, seconds_to_end
-from shoestring.training.session.directory import RunDirectory
 from shoestring.training.session.stop import Stop
 
 _COMMAND = (sys.executable, "-P", "-m", "shoestring.remote.backup")

@@ -29,8 +29,8 @@ from shoestring.remote.backup.stores import Store, open_store
 from shoestring.remote.backup.urls import Location, redacted
 from shoestring.training.checkpoint.files import remove, sync, write_file
 from shoestring.training.checkpoint.manifest import FileEntry
-from shoestring.training.session.directory import RunDirectory
-from shoestring.training.session.lock import locked
+from shoestring.training.run_directory.directory import RunDirectory
+from shoestring.training.run_directory.lock import locked
 
 _WITHOUT_RUN = {"lock", "planning.jsonl", "state.json"}
 """What the directory of a run that has no plan may have."""

@@ -30,9 +30,9 @@ from shoestring.remote.kaggle.job import Job, write_kernel
 from shoestring.remote.kaggle.kernel.session_file import SessionFile, read_session_file
 from shoestring.remote.kaggle.quota import left_text, quota_error, session_seconds
 from shoestring.remote.kaggle.upload import upload_package
-from shoestring.training.session import own_files
-from shoestring.training.session.lock import locked
-from shoestring.training.session.stored import StoredPlan
+from shoestring.training.run_directory import own_files
+from shoestring.training.run_directory.lock import locked
+from shoestring.training.run_directory.stored import StoredPlan
 
 STOP_FILE = "stop"
 """In `DIR/kaggle`: the process that goes on with the chain ends when it sees it."""

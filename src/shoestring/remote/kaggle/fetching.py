@@ -17,8 +17,8 @@ from shoestring.base.units import bytes_text
 from shoestring.remote.kaggle.client import Client, KaggleError
 from shoestring.remote.kaggle.kernel.session_file import NAME, OutputFile, SessionFile, read_session_file
 from shoestring.training.checkpoint.files import remove, sha256, sync
-from shoestring.training.session.directory import RunDirectory
-from shoestring.training.session.lock import locked
+from shoestring.training.run_directory.directory import RunDirectory
+from shoestring.training.run_directory.lock import locked
 
 RUN = "run"
 LOG = "shoestring.log"

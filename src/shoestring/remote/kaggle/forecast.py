@@ -25,7 +25,7 @@ from shoestring.remote.kaggle.fetching import RUN
 from shoestring.remote.kaggle.job import hand_over_seconds
 from shoestring.training.checkpoint.files import write_json
 from shoestring.training.monitor.events import Event, read
-from shoestring.training.session.directory import RunDirectory
+from shoestring.training.run_directory.directory import RunDirectory
 
 PLAN = "plan.json"
 """In `DIR/kaggle`: the plan that the chain began with."""

@@ -42,7 +42,7 @@ from shoestring.remote.kaggle.package import (
 from shoestring.remote.kaggle.preflight import check_recipe, require_no_problems
 from shoestring.remote.kaggle.quota import left_text, quota_error, session_seconds
 from shoestring.remote.wheels import download_wheels, require_wheels
-from shoestring.training.session import trust
+from shoestring.training.run_directory import trust
 
 _QUICK_SECONDS = 10.0
 """How long the first calls are repeated, while someone waits for the answer."""

@@ -23,7 +23,7 @@ from shoestring.base.units import MIB
 from shoestring.hardware.targets import find as find_target
 from shoestring.recipe.dataset_paths import parse_dataset_path
 from shoestring.remote.kaggle.kernel import program
-from shoestring.training.session.directory import RunDirectory
+from shoestring.training.run_directory.directory import RunDirectory
 
 _RESERVE_SECONDS = 300.0
 """Kept for the cells after the training and for saving the notebook."""

@@ -17,7 +17,7 @@ from shoestring.base.units import bytes_text, parse_bytes, seconds_text
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.training.checkpoint.files import directory_bytes
 from shoestring.training.data.staging import stage
-from shoestring.training.session.lock import locked
+from shoestring.training.run_directory.lock import locked
 
 _SHARE = 0.5  # of the disk; the other half is for checkpoints and everything else
 

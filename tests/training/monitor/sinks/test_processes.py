@@ -12,7 +12,7 @@ import pytest
 from shoestring.training.monitor.events import Events
 from shoestring.training.monitor.sinks import processes
 from shoestring.training.monitor.sinks.processes import writing_logs
-from shoestring.training.session import own_files
+from shoestring.training.run_directory import own_files
 
 ODD = (sys.executable, "-m", "tests.training.monitor.sinks.odd_sinks")
 

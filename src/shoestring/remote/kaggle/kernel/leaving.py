@@ -19,7 +19,7 @@ from shoestring.base.units import bytes_text
 from shoestring.training.checkpoint.files import directory_bytes, remove, remove_renamed
 from shoestring.training.checkpoint.manifest import DamagedFileError, read_manifest, verify_file
 from shoestring.training.checkpoint.names import removed_path, update_of
-from shoestring.training.session.directory import RunDirectory
+from shoestring.training.run_directory.directory import RunDirectory
 
 _NAMES = {"checkpoints", "light", "best", "preprocessing", "evidence", "logs", "failed"} | {
     "plan.json",

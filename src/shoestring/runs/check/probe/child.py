@@ -108,7 +108,7 @@ def _build(request: Mapping[str, Any], context: "Context") -> tuple["TrainingSes
     from shoestring.training.record import Record
     from shoestring.training.replay_saver import ReplaySaver
     from shoestring.training.request import SessionRequest
-    from shoestring.training.session.directory import RunDirectory
+    from shoestring.training.run_directory.directory import RunDirectory
     from shoestring.training.session.signals import StopSignals
     from shoestring.training.session.stop import Stop
     from shoestring.training.setup import build_session, load_data

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from shoestring.base.errors import CheckpointError, Interruption, RunError, UsageError
 from shoestring.training.engine.memory import Failure, HalfDoneError, out_of_memory_message
-from shoestring.training.session.rank_channel import OUT_OF_MEMORY_STATUS, PEER_LOST_STATUS
+from shoestring.training.engine.parallel.rank_channel import OUT_OF_MEMORY_STATUS, PEER_LOST_STATUS
 from shoestring.training.session.stop import SessionOver
 
 T = TypeVar("T")

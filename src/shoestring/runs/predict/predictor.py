@@ -1,0 +1,180 @@
+"""Predictions for a stream of inputs, batch after batch, in constant memory."""
+
+from collections.abc import Callable, Generator, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from shoestring.base.errors import RunError, ShoestringError
+from shoestring.recipe.inputs import Input, Rows
+from shoestring.runs.predict.predictions import batch_targets, columns_of, predict_batch, spread
+from shoestring.runs.saved_model import SavedModel
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Row = dict[str, Any]
+
+
+@dataclass(kw_only=True)
+class Predictor:
+    """Predicts with a model that is loaded. Inputs that cannot be used become rows with an error."""
+
+    saved: SavedModel
+    model: "nn.Module"
+    batch: int
+    """The number of inputs that are read at a time. It decides which samples are in one batch, and so the bits."""
+    size: int = 0
+    """The number of samples that are predicted at once; less than `batch` after out-of-memory. 0: `batch`."""
+    with_targets: bool = False
+    """Whether rows have the true answers, of samples that have them."""
+    on_out_of_memory: Callable[[int, str], None] = lambda *_: None
+    """Is called with the smaller size and a sentence after out-of-memory errors."""
+    _has_predicted: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        self.size = self.size or self.batch
+
+    def rows(
+        self, inputs: Iterable[Any], *, completed: int = 0, check: Callable[[list[Any]], None] = lambda _: None
+    ) -> Generator[list[Row], None, None]:
+        """Yield the rows of each `batch` inputs, in order, without the first `completed` rows.
+
+        What is no `Input` is a sample.
+
+        `check` is called with the identifiers of the rows that are left out.
+
+        Raises RunError if predictions are not as the recipe's contract requires, or if none fits into memory.
+        """
+        position, iterator = 0, iter(inputs)
+        number = 0
+        while window := list(map(_as_input, islice(iterator, self.batch))):
+            end = position + sum(map(_row_count, window))
+            if completed > position:
+                check(_identifiers(window, position)[: completed - position])
+            if end > completed:
+                yield self._predict(window, number, position)[max(0, completed - position) :]
+            position, number = end, number + 1
+        if completed > position:
+            check([None] * (completed - position))
+
+    def _predict(self, window: list[Input], number: int, position: int) -> list[Row]:
+        """Return the rows of consecutive inputs; `position` is that of their first row."""
+        from shoestring.training.data.seeding import derive, seed_host
+
+        seed = self.saved.loaded.seed
+        errors: dict[int, str] = {}
+        samples: dict[int, Any] = {}
+        for index, item in enumerate(window):
+            if item.error is not None:
+                errors[index] = item.error
+                continue
+            seed_host(derive(seed, "sample", 0, number * self.batch + index))
+            try:
+                samples[index] = item.load() if item.load else None
+            except Exception as error:  # noqa: BLE001  (one input must not end the others; libraries raise anything)
+                errors[index] = _describe(error)
+        answers = self._predict_samples(samples, errors, derive(seed, "prediction", number))
+        rows: list[Row] = []
+        for index, item in enumerate(window):
+            values = {} if self.with_targets else {"input": item.value}
+            columns = {**values, **answers[index]} if index in answers else None
+            rows += _rows(item, position + len(rows), columns, errors.get(index))
+        return rows
+
+    def _predict_samples(self, samples: dict[int, Any], errors: dict[int, str], seed: int) -> dict[int, Row]:
+        """Return the columns of each sample by its index, and add to `errors` those that do not fit into memory.
+
+        After out-of-memory all samples are predicted again: their bits depend on which ones are predicted together.
+        """
+        from shoestring.training.data.seeding import seed_all
+        from shoestring.training.engine.memory import Failure, catch_out_of_memory, free_unused_memory
+
+        while True:
+            seed_all(seed)
+            answers: dict[int, Row] = {}
+            failed: dict[int, str] = {}
+            indices = list(samples)
+            for start in range(0, len(indices), self.size):
+                group = indices[start : start + self.size]
+                result = catch_out_of_memory(partial(self._predict_batch, [samples[index] for index in group]))
+                if not isinstance(result, Failure):
+                    answers.update(zip(group, result, strict=True))
+                    continue
+                free_unused_memory()
+                if self.size > 1:
+                    self._reduce(result.message, len(group))
+                    break
+                failed[group[0]] = result.message
+            else:
+                self._require_success(answers, failed)
+                errors.update({index: f"out of memory: {message}" for index, message in failed.items()})
+                return answers
+
+    def _reduce(self, failure: str, count: int) -> None:
+        self.size = max(1, min(count, self.size) // 2)
+        message = f"out of memory with {count} inputs at once: continuing with {self.size} ({failure})"
+        self.on_out_of_memory(self.size, message)
+
+    def _require_success(self, answers: dict[int, Row], failed: dict[int, str]) -> None:
+        """Raise RunError if not a single input has fitted so far: then it is the machine that is too small."""
+        self._has_predicted = self._has_predicted or bool(answers)
+        if failed and not self._has_predicted:
+            raise RunError(
+                f"out of memory with a single input: {next(iter(failed.values()))}",
+                hint="use shorter or smaller inputs, another precision, or a machine with more memory",
+            )
+
+    def _predict_batch(self, samples: list[Any]) -> list[Row]:
+        import torch
+
+        from shoestring.techniques.memory_format import reshaping_views
+        from shoestring.training.data.batches import evaluation_collate_function, to_device
+
+        loaded, device = self.saved.loaded, self.saved.device
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(self.saved.mixed_precision().autocast())
+            stack.enter_context(reshaping_views(self.saved.settings.memory_format))
+            batch = evaluation_collate_function(loaded.recipe)(samples)
+            batch = to_device(batch, device, self.saved.settings.memory_format)
+            rows = [columns_of(prediction) for prediction in predict_batch(loaded, self.model, batch, len(samples))]
+            if self.with_targets:
+                targets = batch_targets(loaded, batch, len(samples))
+                rows = [{"target": target, **row} for target, row in zip(targets, rows, strict=True)]
+        return rows
+
+
+def _as_input(item: Any) -> Input:
+    return item if isinstance(item, Input) else Input(load=lambda: item)
+
+
+def _row_count(item: Input) -> int:
+    values = next((value for value in (item.value, item.id) if isinstance(value, Rows)), (None,))
+    return len(values)
+
+
+def _identifiers(window: list[Input], position: int) -> list[Any]:
+    """Return the identifier of each row of consecutive inputs; `position` is that of the first row."""
+    identifiers: list[Any] = []
+    for item in window:
+        count, first = _row_count(item), position + len(identifiers)
+        identifiers += range(first, first + count) if item.id is None else spread(item.id, count)
+    return identifiers
+
+
+def _rows(item: Input, position: int, columns: Row | None, error: str | None) -> list[Row]:
+    """Return the rows of an input, given their columns or its error."""
+    count, ids = _row_count(item), _identifiers([item], position)
+    if columns is None:
+        return [{"id": identifier, "error": error} for identifier in ids]
+    cells = {name: spread(value, count) for name, value in columns.items()}
+    return [{"id": ids[row], **{name: value[row] for name, value in cells.items()}} for row in range(count)]
+
+
+def _describe(error: Exception) -> str:
+    text = error.message if isinstance(error, ShoestringError) else str(error)
+    text = " ".join(text.split())
+    return text if isinstance(error, ValueError | ShoestringError) and text else f"{type(error).__name__}: {text}"

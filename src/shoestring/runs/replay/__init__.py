@@ -1,0 +1,1 @@
+"""The verb replay: one update of a run, made again and watched."""

@@ -1,0 +1,1 @@
+"""The verb train: from a command to a session, its processes and their supervision."""

@@ -1,0 +1,158 @@
+"""A run's directory: its files, its plan and state, and its lock.
+
+plan.json      the plan that was made when the run started
+run.toml       the command line that started the run, as a configuration file
+planning.jsonl the traced updates of a plan that is not complete yet
+state.json     the status (running, paused, finished or failed), the update reached, the next command
+checkpoints/   full checkpoints          light/ best/   weights for use
+preprocessing/ what inference needs besides the weights: a scaler, labels, a tokenizer
+events.jsonl   the event log             report.html
+ledger.json    the duration, the progress and the end of each session
+backup.json    the id of a run that is copied, and where to
+evidence/      images of examples, for the report
+logs/          what `--log` writes: a folder for each name
+kaggle/        the state of its sessions on Kaggle
+failed/        the samples of an update whose result has values that are not finite; the traceback of an error
+"""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoestring.base.errors import UsageError
+from shoestring.base.system_errors import explain
+from shoestring.training.run_directory import own_files
+from shoestring.training.run_directory.lock import locked
+from shoestring.training.run_directory.stored import StoredPlan, StoredState
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """The paths of a run's files; reads its plan and state."""
+
+    path: Path
+
+    @property
+    def plan_file(self) -> Path:
+        return self.path / "plan.json"
+
+    @property
+    def config_file(self) -> Path:
+        return self.path / "run.toml"
+
+    @property
+    def planning_file(self) -> Path:
+        return self.path / "planning.jsonl"
+
+    @property
+    def state_file(self) -> Path:
+        return self.path / "state.json"
+
+    @property
+    def events_file(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def ledger_file(self) -> Path:
+        return self.path / "ledger.json"
+
+    @property
+    def backup_file(self) -> Path:
+        return self.path / "backup.json"
+
+    @property
+    def report_file(self) -> Path:
+        return self.path / "report.html"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def light(self) -> Path:
+        return self.path / "light"
+
+    @property
+    def best(self) -> Path:
+        return self.path / "best"
+
+    @property
+    def preprocessing(self) -> Path:
+        return self.path / "preprocessing"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    def illustrations(self, part: str, update: int) -> Path:
+        """Return the folder for the images of the examples of an evaluation of `part`, validation or test."""
+        return self.path / "evidence" / f"{part}-{update:08d}"
+
+    def failed_update(self, update: int) -> Path:
+        """Return the file for the samples of update number `update` (from 1), whose result was not finite."""
+        return self.path / "failed" / f"update-{update}.json"
+
+    @property
+    def traceback_file(self) -> Path:
+        """The file for the traceback of the exception that ended the last session that failed."""
+        return self.path / "failed" / "traceback.txt"
+
+    def create(self) -> None:
+        """Create the directory.
+
+        Raises UsageError if the path cannot be used, if it has files but no run, or if one of its own files is a link.
+        Raises RunError if the disk is full or fails.
+        """
+        self.refuse_links()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            # Names that start with a dot are temporary files of an earlier attempt that was killed.
+            names = {entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")}
+            unexpected = names - {"lock", "kaggle", self.planning_file.name, self.state_file.name}
+            is_run = self.plan_file.exists()
+        except OSError as error:
+            raise explain(f"{self.path} cannot be used as a run directory", error) from error
+        if unexpected and not is_run:
+            raise UsageError(
+                f"{self.path} is not empty and contains no run: {', '.join(sorted(unexpected)[:5])}",
+                hint="choose an empty or new directory: --run runs/NAME",
+            )
+
+    def refuse_links(self) -> None:
+        """Raise UsageError if one of the run's own files is a link, before any of them is read or written."""
+        own_files.refuse_links(self.path)
+
+    def plan(self) -> StoredPlan | None:
+        """Return the stored plan; None before the run started. Raises UsageError as `StoredPlan.read` does."""
+        return StoredPlan.read(self.plan_file)
+
+    def state(self) -> StoredState | None:
+        """Return the stored state; None before the run started. Raises UsageError as `StoredState.read` does."""
+        return StoredState.read(self.state_file)
+
+    @contextmanager
+    def trainer_folder(self) -> Iterator[Path]:
+        """Return a new folder for the temporary files of a library's trainer. After a kill the next session removes it.
+
+        The caller holds the lock.
+        """
+        parent = (self.path / own_files.TRAINER_FOLDER).absolute()
+        parent.mkdir(exist_ok=True)
+        try:
+            with tempfile.TemporaryDirectory(dir=parent) as folder:
+                yield Path(folder)
+        finally:
+            with suppress(OSError):  # it has another folder
+                parent.rmdir()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Lock the run for this process, and remove what killed processes have left.
+
+        Raises UsageError naming the holder if another process has the lock.
+        """
+        with locked(self.path):
+            own_files.remove_leftovers(self.path)
+            yield
