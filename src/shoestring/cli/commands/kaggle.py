@@ -12,9 +12,9 @@ from shoestring.base import streams
 from shoestring.base.errors import UsageError
 from shoestring.base.units import parse_seconds
 from shoestring.cli import completion
-from shoestring.cli.config import Config, RecipeCommand
+from shoestring.cli.config import Command, Config
 from shoestring.cli.options import AllowCpu, Json, RunDir, Set, examples, option_values, parse
-from shoestring.cli.output import Command, print_answer
+from shoestring.cli.output import print_answer
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -31,14 +31,13 @@ Every = Annotated[
 ]
 
 
-def _command(*example_lines: str, cls: type[Command] = Command) -> Callable[[T], T]:
-    return app.command(cls=cls, epilog=examples(*(f"kaggle {line}" for line in example_lines)))
+def _command(*example_lines: str) -> Callable[[T], T]:
+    return app.command(cls=Command, epilog=examples(*(f"kaggle {line}" for line in example_lines)))
 
 
 @_command(
     "start temporal --run runs/temporal --set epochs=5",
     "start cloud --run runs/cloud --set data=me/cloud-tiles --set table=me/cloud-tables:data.csv",
-    cls=RecipeCommand,
 )
 def start(
     run: RunDir,
