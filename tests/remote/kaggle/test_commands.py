@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shoestring import api_kaggle
+from shoestring.api import kaggle as api_kaggle
 from shoestring.base.errors import UsageError
 from shoestring.cli.commands.kaggle import app
 from shoestring.remote.kaggle.chain_file import read_chain

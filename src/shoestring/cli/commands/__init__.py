@@ -15,7 +15,7 @@ import typer
 from shoestring.base import streams
 from shoestring.base.packages.quiet import quiet_bitsandbytes
 from shoestring.cli import completion
-from shoestring.cli.commands import checking, kaggle, listing, notebook, planning, runs, training, weights
+from shoestring.cli.commands import checking, kaggle, listing, notebooks, planning, runs, training, weights
 from shoestring.cli.config import Command
 from shoestring.cli.options import examples
 from shoestring.cli.output import status_of
@@ -78,7 +78,7 @@ for command, *lines in (
     ),
     (runs.replay, "replay runs/temporal --update 120", "replay runs/mine --update 7 --break"),
     (
-        notebook.notebook,
+        notebooks.notebook,
         "notebook temporal --on kaggle-t4x2 --out notebooks/temporal",
         "notebook mine.py --on colab-t4 --out notebooks/mine --set epochs=5",
     ),

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from shoestring import api_kaggle
+from shoestring.api import kaggle
 from shoestring.base import streams
 from shoestring.base.errors import UsageError
 from shoestring.base.units import parse_seconds
@@ -98,7 +98,7 @@ def start(
         "internet": internet,
         "allow_cpu": allow_cpu,
         "user": user,
-        **option_values(api_kaggle.start, set_, config_file),
+        **option_values(kaggle.start, set_, config_file),
     }
     every_seconds = parse("--every", every, parse_seconds) or 0.0
 
@@ -107,11 +107,11 @@ def start(
             print_answer({}, False, lambda: summary(plan))
 
     if dry_run:
-        sent = api_kaggle.preview(recipe, **session, on_plan=show_plan)
+        sent = kaggle.preview(recipe, **session, on_plan=show_plan)
         print_answer(sent, as_json, lambda: preview_screen(sent))
         return
     try:
-        chain = api_kaggle.start(
+        chain = kaggle.start(
             recipe,
             **session,
             every_seconds=every_seconds,
@@ -150,14 +150,14 @@ def status(run: ChainDir, as_json: Json = False) -> None:
     """Show how far the run on Kaggle is. Nothing is changed."""
     from shoestring.answers.terminal.kaggle import screen
 
-    chain = api_kaggle.status(run)
+    chain = kaggle.status(run)
     print_answer(chain, as_json, lambda: screen(chain, run))
 
 
 @_command("watch --run runs/temporal", "watch --run runs/temporal --every 20s")
 def watch(run: ChainDir, every: Every = _EVERY) -> None:
     """Print what happens and the log of the session as it comes, until the run has ended. Nothing is changed."""
-    for line in api_kaggle.watch(run, every_seconds=parse("--every", every, parse_seconds) or 0.0):
+    for line in kaggle.watch(run, every_seconds=parse("--every", every, parse_seconds) or 0.0):
         print(streams.printable(line), file=streams.answer_stream(), flush=True)
 
 
@@ -166,7 +166,7 @@ def fetch(run: ChainDir, as_json: Json = False) -> None:
     """Download the newest checkpoint, weights and events to DIR, where `shoestring train` can go on with the run."""
     from shoestring.answers.terminal.kaggle import screen
 
-    chain = api_kaggle.fetch(run)
+    chain = kaggle.fetch(run)
     print_answer(chain, as_json, lambda: screen(chain, run))
 
 
@@ -180,7 +180,7 @@ def stop(
     """Delete the kernels that may run: the only thing that ends their use of the quota."""
     from shoestring.answers.terminal.kaggle import screen
 
-    chain = api_kaggle.stop(
+    chain = kaggle.stop(
         run,
         confirm=lambda kernels, loss: yes or _confirm(kernels, loss),
         every_seconds=parse("--every", every, parse_seconds) or 0.0,
