@@ -33,7 +33,7 @@ class Mine:
         while frame:
             calls.append(f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}")
             frame = frame.f_back
-        if "shoestring.api.train" in calls:
+        if "shoestring.api.training.train" in calls:
             Path(__file__).with_name("calls.json").write_text(json.dumps(calls[::-1]))
         return model(batch).square().mean()
 

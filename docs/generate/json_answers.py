@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from docs.generate.json_keys import Key, Maker, MissingDocstringError, Reader
 from docs.generate.markdown import code, escape, header, table
 
-from shoestring import api_kaggle
 from shoestring.answers.watch.view import View
+from shoestring.api import kaggle
 from shoestring.base.settings import Settings
 from shoestring.hardware.catalog import Target
 from shoestring.hardware.measured import MeasuredRates
@@ -70,7 +70,7 @@ ANSWERS = (
     Answer(command="kaggle fetch", makers=_CHAIN, note="The object of [`kaggle start`](#kaggle-start)."),
     Answer(
         command="kaggle stop",
-        makers=(*_CHAIN, api_kaggle.stop),
+        makers=(*_CHAIN, kaggle.stop),
         note="The object of [`kaggle start`](#kaggle-start), and:",
     ),
 )

@@ -8,7 +8,7 @@ _PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 GROUPS: Sequence[tuple[str, str, str]] = (
     ("Command line", "options in, answers out", "__main__"),
-    ("Verbs", "one function per command", "api_kaggle"),
+    ("Verbs", "one function per command", "api"),
     ("Around a run", "start it, show it", "answers"),
     ("Adapters", "trainers, libraries, platforms", "integrations"),
     ("The two halves", "what will happen, what happens", "planning"),

@@ -83,7 +83,7 @@ def become(command, environment, output, errors):
     sys.argv = command
     supervised = command[0] == "shoestring"
     if supervised:  # this process has torch, but belongs to the command: it gets a supervisor
-        sys.modules["shoestring.cli.commands"]._is_own_process = lambda: True
+        sys.modules["shoestring.cli.commands.training"]._is_own_process = lambda: True
     try:
         runpy.run_module(command[0], run_name="__main__", alter_sys=True)
     except SystemExit as end:

@@ -6,19 +6,20 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from shoestring import api
-from shoestring.cli.output import Command
+from shoestring.base import streams
 
 _LOCAL_TARGETS = ("local", "cpu")
 """The targets of commands that use saved weights; in a file, the target of their training is no error."""
 
 
-class RecipeCommand(Command):
-    """A command that takes a recipe, and the values of `--config`."""
+class Command(TyperCommand):
+    """A command that takes the values of `--config`, and writes nothing but its answer to standard output."""
 
     def invoke(self, ctx: Any) -> Any:
-        with values_of(ctx):
+        with values_of(ctx), streams.reserved_for_answers():
             return super().invoke(ctx)
 
 

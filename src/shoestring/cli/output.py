@@ -10,21 +10,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
 
 from shoestring.base import failures, streams
 from shoestring.base.errors import RunError, ShoestringError, UsageError
 from shoestring.base.packages.broken import broken_library
 from shoestring.base.system_errors import explain
 from shoestring.base.troubleshooting import explanation
-
-
-class Command(TyperCommand):
-    """A command that writes nothing but its answer to standard output."""
-
-    def invoke(self, ctx: Any) -> Any:
-        with streams.reserved_for_answers():
-            return super().invoke(ctx)
 
 
 def status_of(command: Callable[[], Any]) -> int:

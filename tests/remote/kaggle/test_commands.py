@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from shoestring import api_kaggle
+from shoestring.api import kaggle as api_kaggle
 from shoestring.base.errors import UsageError
-from shoestring.cli.kaggle import app
+from shoestring.cli.commands.kaggle import app
 from shoestring.remote.kaggle.chain_file import read_chain
 from shoestring.remote.kaggle.starting import StartRequest, _resume, _with_absent_apart
 from tests.libraries import hide
@@ -210,7 +210,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, run_command, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(api_kaggle, "start", interrupt)
-    monkeypatch.setattr("shoestring.cli.kaggle.option_values", lambda *_: {})
+    monkeypatch.setattr("shoestring.cli.commands.kaggle.option_values", lambda *_: {})
     status, out, err = run_command("kaggle", "start", "temporal", "--run", tmp_path)
     assert (status, out) == (0, "") and "nothing has been sent" in err
     (tmp_path / "kaggle").mkdir()

@@ -22,12 +22,12 @@ from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.requirements import required_extras
 from shoestring.remote.kaggle.chain_file import ChainState, SessionRecord
 from shoestring.remote.kaggle.job import Job, kernel_metadata, session_config
+from shoestring.remote.kaggle.kernel.program.places import PACKAGE_FILE
 from shoestring.remote.kaggle.kernel.script import embedded, make_script
 from shoestring.remote.kaggle.upload import dataset_metadata
 from shoestring.remote.wheel import build_wheel, wheel_name
 from shoestring.remote.wheels import cached_wheels
 
-PACKAGE_FILE = "shoestring-package.json"
 TARGETS = tuple(name for name, target in known_targets().items() if target.machine_shape)
 """The machines of Kaggle, those that every account has first."""
 _RECIPE_FOLDER = "recipe"

@@ -22,7 +22,10 @@ from shoestring.base.streams import write_messages
 from shoestring.base.units import MIB
 from shoestring.hardware.targets import find as find_target
 from shoestring.recipe.dataset_paths import parse_dataset_path
-from shoestring.remote.kaggle.kernel import program
+from shoestring.remote.kaggle.kernel.program.files import digest
+from shoestring.remote.kaggle.kernel.program.inputs import find_input
+from shoestring.remote.kaggle.kernel.program.places import SessionError
+from shoestring.remote.kaggle.kernel.program.previous import run_files
 from shoestring.training.run_directory.directory import RunDirectory
 
 _RESERVE_SECONDS = 300.0
@@ -59,10 +62,10 @@ def continue_attached_run(run: Path) -> Path | None:
         return None
     incoming = run.with_name(f".{run.name}.incoming")
     shutil.rmtree(incoming, ignore_errors=True)
-    for path in program.run_files(newest):
+    for path in run_files(newest):
         target = incoming / path.relative_to(newest)
         target.parent.mkdir(parents=True, exist_ok=True)
-        program.digest(path, target)
+        digest(path, target)
     if run.exists():  # it is never removed: it may be another run
         run.rename(run.with_name(f"{run.name}-before-{time.time_ns()}"))
     incoming.rename(run)
@@ -78,8 +81,8 @@ def attached_path(text: str) -> Path:
     path = parse_dataset_path(text)
     assert path is not None
     try:
-        return program.find_input(path.dataset, path.path or ".", _kaggle() / "input")
-    except program.SessionError as error:
+        return find_input(path.dataset, path.path or ".", _kaggle() / "input")
+    except SessionError as error:
         raise UsageError(str(error), hint=f"choose Add Input, then Datasets, and select {path.dataset}") from None
 
 

@@ -1,7 +1,6 @@
 """The script of a session, run as a process in a folder laid out as Kaggle does."""
 
 import hashlib
-import importlib
 import json
 import os
 import shutil
@@ -10,11 +9,12 @@ import subprocess
 import time
 import zipfile
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import shoestring
-from shoestring.remote.kaggle.kernel import program as program_module
+from shoestring.remote.kaggle.kernel.script import program as joined_program
 from shoestring.remote.kaggle.kernel.session_file import NAME, read_session_file
 from tests.crash.small_disk import SmallDisk
 from tests.remote.kaggle.kernel.layout import finish, make_config, run_session, start, write_package
@@ -46,9 +46,9 @@ def program(first, tmp_path, monkeypatch):
     (tmp_path / "temp" / "site-packages").symlink_to(first[0] / "temp" / "site-packages")
     shutil.copytree(first[0] / "working", tmp_path / "input" / "run-a")
     monkeypatch.setenv("SHOESTRING_KAGGLE_ROOT", str(tmp_path))
-    yield importlib.reload(program_module)
-    monkeypatch.undo()
-    importlib.reload(program_module)
+    module = ModuleType("session_program")
+    exec(compile(joined_program(), "program", "exec"), vars(module))
+    return module
 
 
 def make_session(program, **values):
@@ -124,7 +124,7 @@ def test_session_with_a_gpu_that_torch_has_no_kernels_for_ends_at_once(tmp_path)
 
 def test_failed_training_has_the_message_as_reason(program):
     session = make_session(program, set={"epochs": "0"})
-    session.train("temporal")
+    program.train(session, "temporal")
     assert session.state["status"] == "failed"
     assert "exit status 2: options of temporal cannot be used\n  - epochs=0" in session.state["reason"]
 
@@ -134,7 +134,7 @@ def test_trainer_that_ignores_signals_is_killed_with_its_children(program):
     command = "trap '' TERM; sleep 100 & echo $!; wait; wait; wait"
     with subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE, start_new_session=True) as process:
         child = int(process.stdout.readline())
-        assert session.wait_for_trainer(process) is True
+        assert program.wait_for_trainer(session, process) is True
         assert process.returncode == -signal.SIGKILL
     time.sleep(0.1)
     status = Path(f"/proc/{child}/status")
@@ -145,7 +145,7 @@ def test_damaged_checkpoint_is_named_and_the_one_before_is_used(program, first):
     update = first[1].update
     flip(program.INPUT / "run-a" / "run" / "checkpoints" / f"update-{update:08d}" / MODEL)
     session = make_session(program)
-    session.copy_previous()
+    program.copy_previous(session)
     assert session.state["first_update"] < update
     assert f"checkpoints/update-{update:08d}/{MODEL}" in session.state["damaged"][0]
     assert not (program.RUN / "checkpoints" / f"update-{update:08d}").exists()
@@ -155,23 +155,23 @@ def test_nothing_is_trained_if_no_checkpoint_can_be_used(program):
     for path in (program.INPUT / "run-a" / "run" / "checkpoints").glob(f"*/{MODEL}"):
         flip(path)
     with pytest.raises(program.SessionError, match="no checkpoint is intact"):
-        make_session(program).copy_previous()
+        program.copy_previous(make_session(program))
 
 
 def test_plan_that_differs_from_the_one_that_was_left_is_not_used(program):
     with (program.INPUT / "run-a" / "run" / "plan.json").open("a") as file:
         file.write("\n")
     with pytest.raises(program.SessionError, match=r"plan\.json is damaged"):
-        make_session(program).copy_previous()
+        program.copy_previous(make_session(program))
 
 
 def test_output_of_another_session_or_none_is_not_used(program):
     change(program.INPUT / "run-a" / NAME, nonce="f" * 32)
     with pytest.raises(program.SessionError, match="another session"):
-        make_session(program).copy_previous()
+        program.copy_previous(make_session(program))
     shutil.rmtree(program.INPUT / "run-a")
     with pytest.raises(program.SessionError, match="not mounted"):
-        make_session(program).copy_previous()
+        program.copy_previous(make_session(program))
 
 
 def test_output_that_a_kill_left_is_continued(program, first):
@@ -187,7 +187,7 @@ def test_output_that_a_kill_left_is_continued(program, first):
     (output.parent / "notebooks" / "me").mkdir(parents=True)
     output.with_name("moved").rename(output.parent / "notebooks" / "me" / "run-a")
     session = make_session(program)
-    session.copy_previous()
+    program.copy_previous(session)
     assert session.state["first_update"] == first[1].update and not session.state["damaged"]
     assert {path.name for path in (program.RUN / "checkpoints").iterdir()} >= {first[1].checkpoint}
     assert not list(program.RUN.rglob(".*")) and not (program.RUN / "lock").exists()
@@ -207,26 +207,26 @@ def test_hostile_output_brings_nothing_along(program, first, tmp_path):
         original = json.loads((first[0] / "working" / NAME).read_text())["files"]
         change(program.INPUT / "run-a" / NAME, status="paused", files=files and {**original, **files})
         session = make_session(program)
-        session.copy_previous()
+        program.copy_previous(session)
         names = {path.name for path in program.RUN.rglob("*")}
         assert not names & {"link.json", "evidence", "recipe.py", "sitecustomize.py", "pipe.json", "escaped"}
         assert session.state["first_update"] == first[1].update
     with (program.INPUT / "run-a" / NAME).open("w") as file:
         file.truncate(10 << 30)
     with pytest.raises(program.SessionError, match="not mounted"):
-        make_session(program).copy_previous()
+        program.copy_previous(make_session(program))
 
 
 def test_recipe_that_differs_from_its_digest_is_not_run(program):
     config = make_config(1, recipe="recipe/mine.py", files={"recipe/mine.py": b"pass"})
     session = program.Session(config)
-    assert Path(session.unpack_recipe()).read_bytes() == b"pass"
+    assert Path(program.unpack_recipe(session)).read_bytes() == b"pass"
     config["digests"]["recipe/mine.py"] = "0" * 64
     with pytest.raises(program.SessionError, match="differs from its digest"):
-        session.unpack_recipe()
+        program.unpack_recipe(session)
     config["files"] = {"../mine.py": config["files"]["recipe/mine.py"]}
     with pytest.raises(program.SessionError, match="outside"):
-        session.unpack_recipe()
+        program.unpack_recipe(session)
 
 
 def test_session_file_is_written_although_the_disk_is_full(program, tmp_path):
@@ -239,9 +239,9 @@ def test_session_file_is_written_although_the_disk_is_full(program, tmp_path):
         session.log("x" * 10_000)
         disk.fill()
         with pytest.raises(program.SessionError, match="cannot hold"):
-            session.probe_disk()
+            program.probe_disk(session)
         session.record(status="failed", reason="the disk is full")
-        session.leave()
+        program.leave(session)
         left = read_session_file(program.WORKING / NAME)
         assert left.status == "failed" and "disk failed" in left.notes[0]
     finally:
@@ -266,12 +266,12 @@ def test_missing_requirements_come_from_the_package(program, tmp_path):
     write_wheel(package, "other", "absent>=3")
     write_wheel(package, "needed")
     with pytest.raises(program.SessionError, match=r"no internet, and neither .* has absent>=3$") as error:
-        make_session(program, python="3.1").install(package)
+        program.install(make_session(program, python="3.1"), package)
     assert "wheels for Python 3.1)" in str(error.value) and "upgrade Shoestring" in error.value.hint
     assert {"needed-1.0.dist-info", "other-1.0.dist-info"} <= {path.name for path in program.SITE.iterdir()}
     write_wheel(package, "shoestring", "torch>=999")
     with pytest.raises(program.SessionError, match=r"image has torch .* needs torch>=999"):
-        make_session(program).install(package)
+        program.install(make_session(program), package)
 
 
 @pytest.mark.filterwarnings("ignore:Setuptools is replacing distutils")
@@ -289,5 +289,5 @@ def test_what_the_image_has_in_a_sufficient_version_is_not_installed(program, tm
             (image / f"{name}-{installed}.dist-info").mkdir()
             (image / f"{name}-{installed}.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: {installed}\n")
     monkeypatch.syspath_prepend(str(image))
-    make_session(program, extras=["a", "b"]).install(package)
+    program.install(make_session(program, extras=["a", "b"]), package)
     assert {path.stem for path in program.SITE.iterdir()} == {"shoestring-1.0", "old-1.0"}

@@ -1,5 +1,8 @@
 """The source of the script kernel: one line with its configuration, then the program, which is the same for all.
 
+The program runs where Shoestring is not installed yet, so its modules, `program/`, are joined into one file in which a
+person can read on Kaggle what the session does.
+
 The configuration is a JSON object:
 
     format, nonce (32 hexadecimal digits, new for each session), session (from 1)
@@ -19,6 +22,7 @@ The configuration is a JSON object:
     arguments          more arguments of `shoestring train`
 """
 
+import ast
 import base64
 import hashlib
 import json
@@ -32,6 +36,22 @@ from shoestring.base.units import KIB, MIB, bytes_text
 
 MAX_BYTES = MIB - KIB
 """Kaggle refuses a source of more than 1 MiB, the larger ones without a reason; a part is left for the request."""
+MODULES = (
+    "places",
+    "files",
+    "printed",
+    "session",
+    "inputs",
+    "installation",
+    "machine",
+    "recipe",
+    "checkpoints",
+    "previous",
+    "training",
+    "output",
+    "main",
+)
+"""The modules of the program. Each imports only from those before it."""
 
 
 def embedded(files: Mapping[str, bytes]) -> dict[str, dict[str, str]]:
@@ -42,14 +62,26 @@ def embedded(files: Mapping[str, bytes]) -> dict[str, dict[str, str]]:
     }
 
 
+def program() -> str:
+    """Return the modules of `program/` as one, without their imports of each other: they share its names."""
+    texts = []
+    for name in ("__init__", *MODULES):
+        text = resources(__package__).joinpath(f"program/{name}.py").read_text(encoding="utf-8")
+        lines = text.splitlines(keepends=True)
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith(f"{__package__}.program"):
+                lines[node.lineno - 1 : node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)  # type: ignore[operator]
+        texts.append("".join(lines))
+    return "\n\n".join(texts)
+
+
 def make_script(config: Mapping[str, Any]) -> str:
     """Return the source of the kernel that does what `config` says.
 
     Raises UsageError if it is larger than Kaggle accepts.
     """
-    program = resources(__package__).joinpath("program.py").read_text(encoding="utf-8")
     text = json.dumps(config, allow_nan=False)
-    source = f"import json\n\nCONFIG = json.loads({text!r})\n\n{program}"
+    source = f"import json\n\nCONFIG = json.loads({text!r})\n\n{program()}"
     if (size := len(source.encode())) > MAX_BYTES:
         largest = sorted(((len(content), path) for path, content in config["files"].items()), reverse=True)[:5]
         raise UsageError(

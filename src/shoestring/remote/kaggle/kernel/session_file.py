@@ -9,11 +9,11 @@ from typing import Any, Literal, cast, get_args
 from shoestring.base.errors import CheckpointError
 from shoestring.base.reading import COUNT, OBJECT, TEXT, Kind, find_problems, is_count, parse_json, read_bytes, reason
 from shoestring.base.units import MIB
+from shoestring.remote.kaggle.kernel.program.output import MAX_FILES
+from shoestring.remote.kaggle.kernel.program.places import SESSION_FILE
 
-NAME = "shoestring-session.json"
+NAME = SESSION_FILE
 MAX_BYTES = MIB
-MAX_FILES = 400
-"""The output of a session has at most so many files: the client has stopped at 500."""
 
 Status = Literal["running", "finished", "paused", "failed"]
 

@@ -7,14 +7,14 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from shoestring import api_kaggle
+from shoestring.api import kaggle
 from shoestring.base import streams
 from shoestring.base.errors import UsageError
 from shoestring.base.units import parse_seconds
 from shoestring.cli import completion
-from shoestring.cli.config import Config, RecipeCommand
+from shoestring.cli.config import Command, Config
 from shoestring.cli.options import AllowCpu, Json, RunDir, Set, examples, option_values, parse
-from shoestring.cli.output import Command, print_answer
+from shoestring.cli.output import print_answer
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -31,14 +31,13 @@ Every = Annotated[
 ]
 
 
-def _command(*example_lines: str, cls: type[Command] = Command) -> Callable[[T], T]:
-    return app.command(cls=cls, epilog=examples(*(f"kaggle {line}" for line in example_lines)))
+def _command(*example_lines: str) -> Callable[[T], T]:
+    return app.command(cls=Command, epilog=examples(*(f"kaggle {line}" for line in example_lines)))
 
 
 @_command(
     "start temporal --run runs/temporal --set epochs=5",
     "start cloud --run runs/cloud --set data=me/cloud-tiles --set table=me/cloud-tables:data.csv",
-    cls=RecipeCommand,
 )
 def start(
     run: RunDir,
@@ -99,7 +98,7 @@ def start(
         "internet": internet,
         "allow_cpu": allow_cpu,
         "user": user,
-        **option_values(api_kaggle.start, set_, config_file),
+        **option_values(kaggle.start, set_, config_file),
     }
     every_seconds = parse("--every", every, parse_seconds) or 0.0
 
@@ -108,11 +107,11 @@ def start(
             print_answer({}, False, lambda: summary(plan))
 
     if dry_run:
-        sent = api_kaggle.preview(recipe, **session, on_plan=show_plan)
+        sent = kaggle.preview(recipe, **session, on_plan=show_plan)
         print_answer(sent, as_json, lambda: preview_screen(sent))
         return
     try:
-        chain = api_kaggle.start(
+        chain = kaggle.start(
             recipe,
             **session,
             every_seconds=every_seconds,
@@ -151,14 +150,14 @@ def status(run: ChainDir, as_json: Json = False) -> None:
     """Show how far the run on Kaggle is. Nothing is changed."""
     from shoestring.answers.terminal.kaggle import screen
 
-    chain = api_kaggle.status(run)
+    chain = kaggle.status(run)
     print_answer(chain, as_json, lambda: screen(chain, run))
 
 
 @_command("watch --run runs/temporal", "watch --run runs/temporal --every 20s")
 def watch(run: ChainDir, every: Every = _EVERY) -> None:
     """Print what happens and the log of the session as it comes, until the run has ended. Nothing is changed."""
-    for line in api_kaggle.watch(run, every_seconds=parse("--every", every, parse_seconds) or 0.0):
+    for line in kaggle.watch(run, every_seconds=parse("--every", every, parse_seconds) or 0.0):
         print(streams.printable(line), file=streams.answer_stream(), flush=True)
 
 
@@ -167,7 +166,7 @@ def fetch(run: ChainDir, as_json: Json = False) -> None:
     """Download the newest checkpoint, weights and events to DIR, where `shoestring train` can go on with the run."""
     from shoestring.answers.terminal.kaggle import screen
 
-    chain = api_kaggle.fetch(run)
+    chain = kaggle.fetch(run)
     print_answer(chain, as_json, lambda: screen(chain, run))
 
 
@@ -181,7 +180,7 @@ def stop(
     """Delete the kernels that may run: the only thing that ends their use of the quota."""
     from shoestring.answers.terminal.kaggle import screen
 
-    chain = api_kaggle.stop(
+    chain = kaggle.stop(
         run,
         confirm=lambda kernels, loss: yes or _confirm(kernels, loss),
         every_seconds=parse("--every", every, parse_seconds) or 0.0,

@@ -1,0 +1,68 @@
+"""Looking at a run: its present state, its report, one of its updates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shoestring.api.arguments import checked_path
+from shoestring.base.packages.broken import usable_libraries
+
+if TYPE_CHECKING:
+    from shoestring.answers.watch.view import View
+    from shoestring.runs.replay.replayed import Replay
+
+
+def replay(
+    run: str | Path,
+    update: int,
+    *,
+    recipe: str | object | None = None,
+    on: str = "local",
+    debug: bool = False,
+    **values: object,
+) -> Replay:
+    """Make update number `update` (from 1) of a run again, to the bit, and return what it was made of and led to.
+
+    It begins with the nearest checkpoint before the update, or with the seed; the run's directory is only read.
+    `debug` stops in the debugger at the first line of the recipe's `loss`. `values`, such as `data`, replace the run's
+    own options; `recipe` is only needed if the run's own recipe is not found any more.
+
+    Raises UsageError for invalid usage, RunError if an update before it fails. A failure of the update itself is in the
+    answer.
+    """
+    with usable_libraries():
+        from shoestring.runs.replay.replay import replay
+
+    return replay(checked_path(run), update, values, recipe=recipe, on=on, debug=debug)
+
+
+def watch(run: str | Path, *, page: str | Path | None = None, every_seconds: float = 1.0) -> Iterator[View]:
+    """Yield the present view of a run about every second, whether it has changed or not, until the run is finished.
+
+    The run's directory is only read, so it may be one that trains, a copy, or read-only. `page` is an HTML file outside
+    of it, which is written again whenever the run has changed, and which the browser loads again by itself.
+
+    Raises UsageError if the directory holds no run, and no session that is about to begin.
+    """
+    from shoestring.answers.watch.following import follow
+
+    return follow(checked_path(run), page=checked_path(page) if page else None, every_seconds=every_seconds)
+
+
+def report(run: str | Path, *runs: str | Path, out: str | Path | None = None) -> Path:
+    """Write the report of a run, or a comparison of several, as a self-contained HTML page, and return its path.
+
+    The page of one run is `report.html` in its directory, that of several `comparison.html` in the current directory,
+    or `out`, which is outside of the runs' directories.
+
+    Raises UsageError if a directory holds no run or is given twice, or if `out` exists and is not a page.
+    """
+    from shoestring.answers.compare.document import write as write_comparison
+    from shoestring.answers.page.document import write
+
+    file = checked_path(out) if out else None
+    if not runs:
+        return write(checked_path(run), file)
+    return write_comparison([checked_path(run), *map(checked_path, runs)], file or Path("comparison.html"))
