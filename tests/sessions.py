@@ -76,7 +76,7 @@ def _with_updates_by(kind, recipe):
 def run_session(loaded, settings, run: Path, deadline, *, allow_inexact=False):
     """Run one session of training, without a plan."""
     library = None
-    if loaded.parts.trainer:
+    if loaded.parts.learning.trainer:
         from shoestring.integrations.library import LibraryUpdates
 
         library = LibraryUpdates()

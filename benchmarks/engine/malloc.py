@@ -87,7 +87,7 @@ def contend(question: dict[str, Any]) -> None:
         state = build(loaded, Settings(micro_batch=size, precision="fp32"), device)
         losses = losses_by_stage(loaded.recipe)
         loader, updates_per_epoch = None, 1
-        if loaded.parts.data is not None and not loaded.parts.has_placeholder_data:
+        if loaded.parts.data.data is not None and not loaded.parts.data.has_placeholder_data:
             data = loaded.data()["train"]
             order = DataOrder.of(data, effective_batch=loaded.effective_batch, seed=loaded.seed)
             loader, updates_per_epoch = (

@@ -75,7 +75,7 @@ def _run_updates(loaded: LoadedRecipe, case: Case, device: torch.device) -> Iter
             ((batch, settings.micro_batch) for _ in range(2)),
             samples=2 * settings.micro_batch,
             mixed_precision=state.mixed_precision,
-            clip_norm=Parts.from_recipe(recipe).clip_norm,
+            clip_norm=Parts.from_recipe(recipe).learning.clip_norm,
         )
         _wait(device)
         if number >= WARM_UP:

@@ -78,7 +78,7 @@ def _run(loaded: LoadedRecipe, case: Case, device: torch.device) -> None:
             microbatches(),
             samples=2 * settings.micro_batch,
             mixed_precision=state.mixed_precision,
-            clip_norm=Parts.from_recipe(recipe).clip_norm,
+            clip_norm=Parts.from_recipe(recipe).learning.clip_norm,
         )
         steps += result.stepped
         if steps == UPDATES:

@@ -64,7 +64,7 @@ def count_samples(case: Case, loaded: LoadedRecipe) -> int:
 def build_model(loaded: LoadedRecipe) -> nn.Module:
     """Build the model with the random initial weights of the engine."""
     seed_all(derive(loaded.seed, "model"))
-    model: nn.Module = (loaded.parts.learner or loaded.recipe.model)()
+    model: nn.Module = (loaded.parts.learning.learner or loaded.recipe.model)()
     return model
 
 
@@ -116,7 +116,7 @@ def evaluate_model(case: Case, loaded: LoadedRecipe, model: nn.Module, device: t
     recipe = loaded.recipe
     validation = super(type(recipe), recipe).data()["validation"]
     subset = Subset(validation, range(min(case.held_out, len(validation))))
-    if measured := Parts.from_recipe(recipe).measured:
+    if measured := Parts.from_recipe(recipe).evaluation.measured:
         metrics = measured(model.to(device), subset, lambda pieces, _: pieces)
     else:
         with session() as stop, deterministic():

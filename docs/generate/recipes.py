@@ -55,9 +55,9 @@ def page() -> str:
 def _row(loaded: LoadedRecipe) -> tuple[str, str, str]:
     """Return what a row of a recipe's data is, and how the plan divides the samples."""
     parts = loaded.parts
-    shares = ", ".join(f"{share:.0%} {name}" for name, share in parts.part_shares.items())
-    count = "" if parts.samples_per_row == 1 else f"{parts.samples_per_row:g} of each; "
-    return code(loaded.name), parts.row, f"{count}{shares}"
+    shares = ", ".join(f"{share:.0%} {name}" for name, share in parts.data.part_shares.items())
+    count = "" if parts.data.samples_per_row == 1 else f"{parts.data.samples_per_row:g} of each; "
+    return code(loaded.name), parts.data.row, f"{count}{shares}"
 
 
 def _summary(loaded: LoadedRecipe) -> str:

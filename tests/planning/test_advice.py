@@ -13,6 +13,8 @@ from shoestring.planning import advice
 from shoestring.planning.candidates import Candidate, candidate
 from shoestring.planning.trace import Tracer
 from shoestring.recipe.finding import find
+from shoestring.recipe.parts import Parts
+from shoestring.recipe.parts.data import Data
 
 T4 = targets.find("t4")
 FP32 = Settings(micro_batch=4, precision="fp32", checkpointing="no")
@@ -87,7 +89,7 @@ def test_a_largest_length_that_no_sample_has(option, micro_batch, longest, expec
     context = advice.AdviceContext(
         chosen=SimpleNamespace(trace=SimpleNamespace(facts=facts), settings=Settings(micro_batch=micro_batch, gpus=1)),
         requested=Settings(),
-        loaded=SimpleNamespace(parts=SimpleNamespace(capacity=160.0, length_option=option), effective_batch=16),
+        loaded=SimpleNamespace(parts=Parts(data=Data(capacity=160.0, length_option=option)), effective_batch=16),
         target=targets.find("kaggle-t4"),
     )
     message = advice.longer_than_samples(context)

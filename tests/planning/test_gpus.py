@@ -101,7 +101,7 @@ def test_states_are_divided_if_that_makes_them_fit():
     reasons = candidates.reasons(ranked)
     assert reasons[0].startswith("both GPUs: no settings that were tried fit on one; 2.0 s of it")
     assert reasons[1].endswith("a share of the optimizer states, because those of a whole model do not fit")
-    candidates.loaded.parts = Parts(trainer=print)  # a library has whole models
+    candidates.loaded.parts = Parts.from_recipe(SimpleNamespace(trainer=print))  # a library has whole models
     assert not search(candidates, ONE_PRECISION)[0].fits
 
 
@@ -172,7 +172,9 @@ def test_requested_division_stays(requested, layouts):
     ids=str,
 )
 def test_impossible_division_is_refused(requested, effective_batch, target, parts, message):
-    candidates = FakePair(effective_batch=effective_batch, target=targets.find(target), parts=Parts(**parts))
+    candidates = FakePair(
+        effective_batch=effective_batch, target=targets.find(target), parts=Parts.from_recipe(SimpleNamespace(**parts))
+    )
     with pytest.raises(UsageError) as raised:
         search(candidates, Settings(**requested))
     assert message in raised.value.problems[0]

@@ -20,7 +20,7 @@ def write_lengths(tmp_path, **content):
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_rows_of_every_recipe_are_divided_among_its_parts(name):
     samples = choose(name, {"rows": 1000})[0].absent_samples()
-    per_row = find(name).parts.samples_per_row
+    per_row = find(name).parts.data.samples_per_row
     assert sum(samples.values()) == pytest.approx(1000 * per_row)
     assert samples["train"] > 0.6 * 1000 * per_row
 

@@ -188,4 +188,4 @@ def test_the_adapter_needs_its_base(tmp_path):
     card = (Path(exported.path) / "README.md").read_text()
     assert "someone" not in card and re.search(r'from_pretrained\("Qwen-tiny"\)', card)
     quantized, _ = choose("chart", {"size": "tiny", "quantization": "nf4"})
-    assert set(quantized.parts.exports) == {"adapter"}
+    assert set(quantized.parts.use.exports) == {"adapter"}

@@ -19,7 +19,7 @@ def save_untrained(run: Path, recipe: str, **options: object) -> torch.nn.Module
     StoredPlan.from_recipe(loaded, plan).write(RunDirectory(run).plan_file)
     loaded.data()
     seed_all(derive(loaded.seed, "model"))
-    model = loaded.parts.learner() if loaded.parts.learner else loaded.recipe.model()
+    model = loaded.parts.learning.learner() if loaded.parts.learning.learner else loaded.recipe.model()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.requires_grad:

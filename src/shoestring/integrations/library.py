@@ -45,15 +45,15 @@ class LibraryUpdates:
             sized_settings = settings.replace(micro_batch=sizes.micro_batch, checkpointing=sizes.checkpointing)
             self._folder.close()
             folder = self._folder.enter_context(request.run.trainer_folder())
-            assert request.recipe.parts.trainer
-            trainer = request.recipe.parts.trainer(
+            assert request.recipe.parts.learning.trainer
+            trainer = request.recipe.parts.learning.trainer(
                 sized_settings, samples, self._resumable, folder=folder, device=request.device
             )
             trainer.max_updates = request.recipe.max_updates
             _require_recomputation(sized_settings.checkpointing, settings.checkpointing, trainer)
             return trainer
 
-        whole_batch = request.recipe.parts.whole_batch
+        whole_batch = request.recipe.parts.learning.whole_batch
         sizes = Sizes.from_settings(settings).resumed(saved.get("fit") if saved else None, whole_batch=whole_batch)
         return LibraryState(
             trainer=build(sizes),

@@ -106,13 +106,13 @@ def optimizer_states_in_checkpoint(context: AdviceContext) -> str:
 def assumed_parts(context: AdviceContext) -> str:
     """Report the optimizer or the learning rate schedule that is assumed because the recipe has none."""
     parts = context.loaded.parts
-    if parts.optimizer is None:
+    if parts.learning.optimizer is None:
         states = sum(part.bytes for part in context.chosen.memory.parts if part.name == "optimizer states")
         return (
-            f"the recipe has no optimizer(), so AdamW with a learning rate of {parts.learning_rate:g} is assumed; its "
-            f"states take {bytes_text(states)}"
+            f"the recipe has no optimizer(), so AdamW with a learning rate of {parts.learning.learning_rate:g} is "
+            f"assumed; its states take {bytes_text(states)}"
         )
-    if parts.schedule is None and parts.data is not None:
+    if parts.learning.schedule is None and parts.data.data is not None:
         return "the recipe has no schedule(), so its learning rate stays constant and no schedule is saved"
     return ""
 
@@ -130,7 +130,7 @@ def data_parallel_model(context: AdviceContext) -> str:
 def padded_samples(context: AdviceContext) -> str:
     """Report that most samples are far shorter than the longest sample, which the plan assumes."""
     lengths = context.chosen.trace.facts.lengths
-    if lengths is None or lengths[0] * 2 > lengths[1] or context.loaded.parts.capacity is not None:
+    if lengths is None or lengths[0] * 2 > lengths[1] or context.loaded.parts.data.capacity is not None:
         return ""
     return (
         f"samples have a mean length of {lengths[0]:.0f} and a maximum length of {lengths[1]:.0f}: because the engine "
@@ -142,15 +142,20 @@ def padded_samples(context: AdviceContext) -> str:
 def longer_than_samples(context: AdviceContext) -> str:
     """Advise on a largest length that no sample has, which the memory is planned for, if it limits the microbatch."""
     parts, lengths = context.loaded.parts, context.chosen.trace.facts.lengths
-    settings, option = context.chosen.settings, parts.length_option
-    if parts.capacity is None or option is None or lengths is None or lengths[1] > _USED_LENGTH * parts.capacity:
+    settings, option = context.chosen.settings, parts.data.length_option
+    if (
+        parts.data.capacity is None
+        or option is None
+        or lengths is None
+        or lengths[1] > _USED_LENGTH * parts.data.capacity
+    ):
         return ""
     if (settings.micro_batch or 0) >= samples_per_gpu(context.loaded.effective_batch, settings):
         return ""
     return (
         f"the longest of the samples has {lengths[1]:.0f} tokens, but memory is planned for "
-        f"{option}={parts.capacity:.0f}: with --set {option}={8 * -(-lengths[1] // 8):.0f} more samples fit into a "
-        "microbatch"
+        f"{option}={parts.data.capacity:.0f}: with --set {option}={8 * -(-lengths[1] // 8):.0f} more samples fit into "
+        "a microbatch"
     )
 
 

@@ -139,7 +139,9 @@ def _part(
             command=training_command(loaded, requested, target),
         )
     whole_epochs, of_epochs = updates // counts.per_epoch, counts.total / counts.per_epoch
-    changes = {"epochs": whole_epochs} if whole_epochs and loaded.parts.phases == 1 else {"max_updates": updates}
+    changes = (
+        {"epochs": whole_epochs} if whole_epochs and loaded.parts.learning.phases == 1 else {"max_updates": updates}
+    )
     return Answer(
         question=question,
         answer=(f"{count_text(updates)} of {count_text(counts.total)} updates, {epochs:g} of {of_epochs:g} epochs"),

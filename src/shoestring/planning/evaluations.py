@@ -54,10 +54,12 @@ def predict_evaluations(
         if per_sample is None:
             unknown["evaluations"] = "the recipe does not tell its evaluation_work(); the first session measures it"
         else:
-            generates = loaded.parts.evaluation_work is not None
+            generates = loaded.parts.evaluation.evaluation_work is not None
             parts = {name: _with_range(per_sample * count, generates=generates) for name, count in samples.items()}
-    if loaded.parts.answers:
-        seconds = _traced_seconds(tracer, target, chosen, "answers", 1) if loaded.parts.answers_work else None
+    if loaded.parts.evaluation.answers:
+        seconds = (
+            _traced_seconds(tracer, target, chosen, "answers", 1) if loaded.parts.evaluation.answers_work else None
+        )
         if seconds is None:
             unknown["answers"] = "the recipe does not tell its answers_work(); the first session measures it"
         else:
@@ -69,17 +71,17 @@ def _evaluation_seconds(tracer: Tracer, loaded: LoadedRecipe, target: Target, ch
     """Return the seconds of evaluating a sample; None if they are not known."""
     assert chosen.time
     parts = loaded.parts
-    if parts.evaluation_work:
+    if parts.evaluation.evaluation_work:
         size = loaded.evaluation_size(chosen.settings.micro_batch or 1)
         seconds = _traced_seconds(tracer, target, chosen, "evaluation", size)
-    elif parts.measured:
+    elif parts.evaluation.measured:
         return None
     else:
         seconds, size = chosen.time.parts.get("forward", 0.0), loaded.effective_batch
     gpus = gpus_of(chosen.settings)
     # Without checkpointing and dropout the forward pass of an evaluation is that of training at most. That of training
     # is already of all GPUs.
-    is_divided = parts.evaluation_work and parts.divides_evaluation and target.device.kind != "cpu"
+    is_divided = parts.evaluation.evaluation_work and parts.divides_evaluation and target.device.kind != "cpu"
     return None if seconds is None else seconds / size / (gpus if is_divided else 1)
 
 

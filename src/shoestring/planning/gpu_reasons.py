@@ -59,7 +59,7 @@ def _several_gpus(candidates: Sequence[Candidate], target: Target, requested: Se
 
 def _single_gpu(candidates: Sequence[Candidate], loaded: LoadedRecipe, target: Target, requested: Settings) -> str:
     prefix = f"only one of the {target.gpus} GPUs is used"
-    if loaded.parts.whole_batch:
+    if loaded.parts.learning.whole_batch:
         return f"{prefix}, because whole_batch = True in the recipe: its loss compares all samples of an update"
     if requested.gpus == 1 or requested.logical_shards == 1:
         return f"{prefix}, because {'gpus' if requested.gpus else 'logical_shards'}=1 was requested"

@@ -77,7 +77,9 @@ def divide(loaded: LoadedRecipe, target: Target, requested: Settings) -> Setting
         if problems := list(_count_problems(target, requested.gpus)):
             raise UsageError("the settings need more GPUs", problems=problems, hint="leave gpus to the plan")
         return _on_gpus(requested, requested.gpus)
-    limit = 1 if loaded.parts.whole_batch else min(target.processes, requested.logical_shards or target.processes)
+    limit = (
+        1 if loaded.parts.learning.whole_batch else min(target.processes, requested.logical_shards or target.processes)
+    )
     return _on_gpus(requested, 1 << (limit.bit_length() - 1))
 
 
@@ -92,7 +94,7 @@ def layouts(loaded: LoadedRecipe, target: Target, requested: Settings) -> list[S
     _require_possible(loaded, target, divided)
     # A sharding that is requested is for several GPUs, and so are the logical shards of a library's trainer.
     is_open = requested.gpus is None and requested.sharding in (None, "ddp")
-    if loaded.parts.trainer is not None and requested.logical_shards is not None:
+    if loaded.parts.learning.trainer is not None and requested.logical_shards is not None:
         is_open = False
     return [divided, _on_gpus(requested, 1)] if is_open and gpus_of(divided) > 1 else [divided]
 
@@ -116,16 +118,16 @@ def _require_possible(loaded: LoadedRecipe, target: Target, settings: Settings) 
     if gpus > loaded.effective_batch:
         samples = plural(loaded.effective_batch, "sample")
         problems.append(f"gpus={gpus}: an update has only {samples} (effective_batch)")
-    if loaded.parts.trainer is not None and gpus > 1 and sharding != "ddp":
+    if loaded.parts.learning.trainer is not None and gpus > 1 and sharding != "ddp":
         problems.append(
             f"sharding={sharding}: {loaded.name} is trained by a library, with a whole model on each GPU; "
             "shoestring estimate has the memory of other ways"
         )
-    if loaded.parts.trainer is not None and shards != gpus:
+    if loaded.parts.learning.trainer is not None and shards != gpus:
         problems.append(
             f"logical_shards={shards}: {loaded.name} is trained by a library, which divides an update among {gpus} GPUs"
         )
-    if loaded.parts.trainer is not None and settings.memory_format == "channels_last":
+    if loaded.parts.learning.trainer is not None and settings.memory_format == "channels_last":
         problems.append(
             f"memory_format=channels_last: {loaded.name} is trained by a library, which moves its batches to the GPU"
         )
@@ -157,7 +159,7 @@ def _shardings(candidates: Candidates, replicas: Settings) -> list[str]:
     loaded = candidates.loaded
     return [
         name
-        for name in TRAINED[loaded.parts.trainer is not None]
+        for name in TRAINED[loaded.parts.learning.trainer is not None]
         if name in _DIVIDED and not sharding_problems(replicas.replace(sharding=name), loaded.adaptation)
     ]
 

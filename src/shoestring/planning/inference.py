@@ -126,7 +126,7 @@ def _project_speed(first: InferencePlan, second: InferencePlan, batch: int) -> f
 
 def _has_speed(loaded: LoadedRecipe, trace: Trace) -> bool:
     """Return whether all of a prediction's work is in the trace, or is counted there."""
-    return trace.counts_steps or not (loaded.parts.inference or loaded.parts.rollout)
+    return trace.counts_steps or not (loaded.parts.use.inference or loaded.parts.learning.rollout)
 
 
 def _plan(tracer: Tracer, loaded: LoadedRecipe, target: Target, settings: Settings) -> InferencePlan:

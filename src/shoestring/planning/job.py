@@ -87,16 +87,16 @@ def _files(size: int) -> Span:
 
 def _unknown(loaded: LoadedRecipe, target: Target, chosen: Candidate) -> Iterator[tuple[str, str]]:
     """Yield what the durations leave out, and what would make it known."""
-    if loaded.parts.rollout and not chosen.trace.counts_steps:
+    if loaded.parts.learning.rollout and not chosen.trace.counts_steps:
         yield "generation", "the recipe's rollout() does not tell how often its steps run (recipe/generation.py, Step)"
     if chosen.settings.offload == "optimizer":
         yield "the CPU's part of an update", "it updates the optimizer states, which are in its memory"
     if chosen.settings.compile != "no":
         yield "compiling the model", "some minutes for a large one at the start of each session"
-    if loaded.parts.data:
+    if loaded.parts.data.data:
         yield WAITING, "if loading them is slower than training: shoestring check on the target measures it"
-    if loaded.parts.patience is not None:
-        epochs = plural(loaded.parts.patience, "epoch")
+    if loaded.parts.evaluation.patience is not None:
+        epochs = plural(loaded.parts.evaluation.patience, "epoch")
         yield "early stopping", f"the run is shorter if {epochs} bring no improvement"
     if target.platform is not None and target.platform.weekly_gpu_hours:
         yield "the platform", "its queue and the start of its machine before each session"

@@ -43,10 +43,10 @@ PROPORTIONAL = LengthWork()
 def find_length_work(tracer: Tracer, loaded: LoadedRecipe, device: Device) -> LengthWork:
     """Return how the work of the recipe's samples depends on their length, in proportion if that cannot be traced."""
     parts, facts, rates = loaded.parts, tracer.facts, rates_of(device)
-    if not parts.length_option or not parts.capacity or not facts.sample_lengths or rates is None:
+    if not parts.data.length_option or not parts.data.capacity or not facts.sample_lengths or rates is None:
         return PROPORTIONAL
     typical = round(sum(facts.sample_lengths) / len(facts.sample_lengths))
-    if typical > _SIMILAR * parts.capacity or facts.weight_bytes > _LARGEST_MODEL:
+    if typical > _SIMILAR * parts.data.capacity or facts.weight_bytes > _LARGEST_MODEL:
         return PROPORTIONAL
     settings = Settings(
         micro_batch=min(_TRACED_SAMPLES, loaded.effective_batch),
@@ -55,16 +55,16 @@ def find_length_work(tracer: Tracer, loaded: LoadedRecipe, device: Device) -> Le
     )
 
     def kernels(length: int) -> float:
-        trace = tracer.trace(settings, accumulate=1, device=device, options={str(parts.length_option): length})
+        trace = tracer.trace(settings, accumulate=1, device=device, options={str(parts.data.length_option): length})
         return sum(kernel_seconds(event, rates) for event in _passes(trace))
 
     try:
-        short, full = kernels(typical), kernels(round(parts.capacity))
+        short, full = kernels(typical), kernels(round(parts.data.capacity))
     except ShoestringError:
         return PROPORTIONAL
     if not full:
         return PROPORTIONAL
-    length = typical / parts.capacity
+    length = typical / parts.data.capacity
     slope = (1 - short / full) / (1 - length)
     return LengthWork(fixed=1 - slope, slope=slope)
 

@@ -47,7 +47,7 @@ def load_of_shard(
     length_work: LengthWork = PROPORTIONAL,
 ) -> Load | None:
     """Return the load of the largest logical shard of an update; None without `capacity`, and for unknown lengths."""
-    capacity = loaded.parts.capacity
+    capacity = loaded.parts.data.capacity
     if capacity is None or not facts.sample_lengths:
         return None
     samples = samples_per_shard(loaded.effective_batch, settings)
@@ -56,7 +56,7 @@ def load_of_shard(
 
 def rows_per_shard(loaded: LoadedRecipe, facts: Facts, settings: Settings) -> int:
     """Return how many samples, or packed rows, the largest logical shard of an update has; no microbatch has more."""
-    samples, capacity = samples_per_shard(loaded.effective_batch, settings), loaded.parts.capacity
+    samples, capacity = samples_per_shard(loaded.effective_batch, settings), loaded.parts.data.capacity
     if capacity is None or not facts.sample_lengths or not is_packed(settings):
         return samples
     return _most_rows(facts.sample_lengths, capacity, samples)

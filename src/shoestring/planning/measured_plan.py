@@ -112,7 +112,7 @@ def _prediction(plan: Plan) -> Prediction:
 
 
 def _memory(plan: Plan, measured: Measurement, loaded: LoadedRecipe) -> Breakdown:
-    lengths_vary = loaded.parts.length is not None
+    lengths_vary = loaded.parts.data.length is not None
     return corrected_memory(plan.memory, measured, plan.target.device.kind, lengths_vary=lengths_vary)
 
 

@@ -21,7 +21,7 @@ def may_gain(candidates: Candidates, requested: Settings) -> bool:
         requested.memory_format is None
         and capability is not None
         and capability >= _TENSOR_CORES
-        and loaded.parts.trainer is None
+        and loaded.parts.learning.trainer is None
         and not channels_last_problems(requested.replace(memory_format="channels_last"), loaded.adaptation)
     )
 

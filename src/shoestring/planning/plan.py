@@ -357,11 +357,11 @@ def _fallback_limits(loaded: LoadedRecipe, settings: Settings, facts: Facts, tar
     batched_by_default = settings.optimizer_kernel is None and target.device.kind == "cuda"
     return fallbacks.Limits(
         least_micro_batch=fallbacks.least_micro_batch(
-            batch_norm=facts.batch_norm, whole_batch=settings.micro_batch if loaded.parts.whole_batch else None
+            batch_norm=facts.batch_norm, whole_batch=settings.micro_batch if loaded.parts.learning.whole_batch else None
         ),
         blocks=facts.blocks,
         # A library's trainer has its own optimizer.
-        batched_step=loaded.parts.trainer is None
+        batched_step=loaded.parts.learning.trainer is None
         and (batched_by_default or settings.optimizer_kernel in ("foreach", "fused")),
     )
 

@@ -250,7 +250,7 @@ def _propose_options(candidates: Candidates, chosen: Candidate, budget: _Budget,
 def _smaller_values(loaded: LoadedRecipe) -> Iterator[tuple[str, list[int]]]:
     """Yield the recipe's options with smaller values that are possible, in rising order."""
     names = [name for name in SMALLER if isinstance(loaded.options.get(name), int) and loaded.options[name] > 1]
-    if loaded.parts.rollout is not None:
+    if loaded.parts.learning.rollout is not None:
         names += [name for name in ("written_at_once", "effective_batch") if name not in names]
     for name in names:
         current = _current(loaded, name)

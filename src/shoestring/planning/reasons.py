@@ -123,7 +123,7 @@ def _micro_batch_reason(candidates: Sequence[Candidate], loaded: LoadedRecipe, r
             f"{requested.micro_batch} was requested, but {_divided_samples(loaded, chosen.settings)}, which are "
             f"divided into microbatches of at most {chosen.trace.micro_batch}"
         )
-    elif loaded.parts.whole_batch:
+    elif loaded.parts.learning.whole_batch:
         reason = "the recipe has whole_batch = True, so no update is split"
     elif requested.micro_batch:
         reason = "this value was requested"
@@ -176,7 +176,9 @@ def _packing_reason(load: Load, chosen: Candidate, loaded: LoadedRecipe) -> str:
     order = "packed into rows" if chosen.settings.packing == "yes" else "sorted by length"
     speed = ""
     if chosen.seconds:
-        tokens = load.padded * (1 - load.padding) * (loaded.parts.capacity or 0) * loaded.effective_batch / load.samples
+        tokens = (
+            load.padded * (1 - load.padding) * (loaded.parts.data.capacity or 0) * loaded.effective_batch / load.samples
+        )
         speed = f"; {tokens / chosen.seconds:,.0f} tokens a second"
     return f"samples are {order}, with which {load.padding:.0%} of a microbatch is padding{speed}"
 

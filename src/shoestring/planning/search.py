@@ -105,7 +105,7 @@ def requested_candidate(candidates: Candidates, requested: Settings) -> Candidat
     """Return the candidate of exactly the requested settings; raises the error of settings that are not possible."""
     requested, _ = _resolve(candidates, requested)
     precision = _precisions(requested, candidates)[0]
-    least = candidates.loaded.effective_batch if candidates.loaded.parts.whole_batch else 1
+    least = candidates.loaded.effective_batch if candidates.loaded.parts.learning.whole_batch else 1
     return candidates.evaluate(requested.replace(precision=precision, micro_batch=requested.micro_batch or least))
 
 
@@ -149,7 +149,7 @@ def weights_exceed_memory(candidates: Candidates, requested: Settings) -> bool:
 
 def _resolve_packing(candidates: Candidates, requested: Settings) -> tuple[Settings, bool]:
     """Return the settings to search first, without packing if it is open, and whether to try packing as well."""
-    if requested.packing != "auto" or candidates.loaded.parts.packed_batch is None:
+    if requested.packing != "auto" or candidates.loaded.parts.data.packed_batch is None:
         return requested, False
     return requested.replace(packing="no"), True
 
@@ -170,7 +170,7 @@ def _precisions(requested: Settings, candidates: Candidates) -> Sequence[Precisi
 def micro_batch_sizes(candidates: Candidates, requested: Settings) -> list[int]:
     """Return the microbatches to choose from, in rising order; a single sample has no batch statistics."""
     samples = rows_per_shard(candidates.loaded, candidates.tracer.facts, requested)
-    if candidates.loaded.parts.whole_batch:
+    if candidates.loaded.parts.learning.whole_batch:
         return [samples]
     if requested.micro_batch:
         return [min(requested.micro_batch, samples)]

@@ -18,7 +18,7 @@ def hinting_at_training(loaded: LoadedRecipe) -> Iterator[None]:
     try:
         yield
     except TraceError as error:
-        if loaded.parts.data is None and loaded.parts.trainer is None:
+        if loaded.parts.data.data is None and loaded.parts.learning.trainer is None:
             raise
         hint = f"{error.hint}; {TRAINING_HINT}" if error.hint else TRAINING_HINT
         raise TraceError(error.message, problems=error.problems, hint=hint) from error

@@ -153,7 +153,7 @@ def choose(
     with recipe_errors(f"{loaded.name} does not accept its options"):
         loaded = loaded.replace(**{name: value for name, value in chosen.items() if name in options})
     chosen_settings = Settings(**{name: value for name, value in chosen.items() if name in settings})
-    if chosen_settings.packing == "yes" and loaded.parts.packed_batch is None:
+    if chosen_settings.packing == "yes" and loaded.parts.data.packed_batch is None:
         raise UsageError(
             f"packing=yes: {loaded.name} cannot pack several samples into a row, at least not with these options",
             hint="leave packing out; a recipe that packs has packed_batch(size) and capacity",
@@ -195,7 +195,7 @@ def choose_for_plan(reference: str | object, values: Mapping[str, object]) -> tu
         raise UsageError(
             f"data={loaded.in_datasets['data']}: there is no such path here, and of a dataset on Kaggle the number of "
             "rows is unknown",
-            problems=[f"a row is {loaded.parts.row}"],
+            problems=[f"a row is {loaded.parts.data.row}"],
             hint="for a dataset, add --set rows=N, or --set lengths=FILE of shoestring check RECIPE --lengths FILE",
         )
     return loaded, settings

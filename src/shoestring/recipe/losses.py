@@ -19,7 +19,7 @@ EVALUATION_HINT = "write evaluate(model, batches) -> the metrics by name, or giv
 
 def loss_at(recipe: Any, update: int, updates_per_epoch: int, total_updates: int) -> Loss:
     """Return the recipe's loss for update number `update`, with its `stage` if the recipe has stages."""
-    stage = Parts.from_recipe(recipe).stage
+    stage = Parts.from_recipe(recipe).learning.stage
     if stage is None:
         plain: Loss = recipe.loss
         return plain
@@ -31,15 +31,15 @@ def clip_norm(parts: Parts, loss: Loss) -> float | None:
 
     Raises UsageError if the recipe has one for each stage, and none for this.
     """
-    if not isinstance(parts.clip_norm, Mapping):
-        return parts.clip_norm
+    if not isinstance(parts.learning.clip_norm, Mapping):
+        return parts.learning.clip_norm
     stage = getattr(loss, "keywords", {}).get("stage")
-    if stage not in parts.clip_norm:
+    if stage not in parts.learning.clip_norm:
         raise UsageError(
-            f"clip_norm has no entry for the stage {stage!r}; it has {', '.join(map(repr, parts.clip_norm))}",
+            f"clip_norm has no entry for the stage {stage!r}; it has {', '.join(map(repr, parts.learning.clip_norm))}",
             hint="give clip_norm a number, or one for each value of `stages`",
         )
-    return parts.clip_norm[stage]
+    return parts.learning.clip_norm[stage]
 
 
 def losses_by_stage(recipe: Any) -> Sequence[Loss]:
@@ -48,13 +48,17 @@ def losses_by_stage(recipe: Any) -> Sequence[Loss]:
     Raises UsageError if the loss needs a stage and none is declared, and for a declaration that is not a sequence.
     """
     parts = Parts.from_recipe(recipe)
-    if parts.stage is not None and parts.stages is not None:
-        if isinstance(parts.stages, str) or not isinstance(parts.stages, Sequence) or not parts.stages:
+    if parts.learning.stage is not None and parts.learning.stages is not None:
+        if (
+            isinstance(parts.learning.stages, str)
+            or not isinstance(parts.learning.stages, Sequence)
+            or not parts.learning.stages
+        ):
             raise UsageError(
-                f"stages = {parts.stages!r}: not a sequence of the values that stage() returns",
+                f"stages = {parts.learning.stages!r}: not a sequence of the values that stage() returns",
                 hint='for example stages = ("d", "g")',
             )
-        return [partial(recipe.loss, stage=stage) for stage in parts.stages]
+        return [partial(recipe.loss, stage=stage) for stage in parts.learning.stages]
     return [loss_without_stage(recipe, "estimates", _declare_stages(parts))]
 
 
@@ -80,7 +84,7 @@ def requires_stage(recipe: Any) -> bool:
 
 def _declare_stages(parts: Parts) -> str:
     declaration = 'declare the values of the argument that are to be estimated, for example stages = ("d", "g")'
-    if parts.stage is None:
+    if parts.learning.stage is None:
         declaration += ", and write stage(update, updates_per_epoch, total_updates), which returns one of them"
     return f"{declaration}; or give the argument a default"
 

@@ -64,14 +64,14 @@ def build_with_schedulers(recipe: object, model: nn.Module) -> BuiltOptimizer:
     of updates, or anything else.
     """
     parts = Parts.from_recipe(recipe)
-    if parts.optimizer is None:
+    if parts.learning.optimizer is None:
         import torch
 
         trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        return BuiltOptimizer(optimizer=torch.optim.AdamW(trainable, lr=parts.learning_rate))
-    returned: Any = parts.optimizer(model)
+        return BuiltOptimizer(optimizer=torch.optim.AdamW(trainable, lr=parts.learning.learning_rate))
+    returned: Any = parts.learning.optimizer(model)
     built = returned if isinstance(returned, BuiltOptimizer) else read_optimizer(returned, "optimizer()")
-    if built.schedulers and parts.schedule is not None:
+    if built.schedulers and parts.learning.schedule is not None:
         raise UsageError(
             f"the recipe has a schedule and optimizer() returned a {built.schedulers[0].name}: both would set the "
             "learning rates",

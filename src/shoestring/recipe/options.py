@@ -140,7 +140,7 @@ class LoadedRecipe:
     @property
     def epochs(self) -> int:
         """The number of epochs of the whole run."""
-        return int(self.options["epochs"]) * self.parts.phases
+        return int(self.options["epochs"]) * self.parts.learning.phases
 
     @property
     def effective_batch(self) -> int:
@@ -148,7 +148,7 @@ class LoadedRecipe:
 
     def evaluation_size(self, micro_batch: int) -> int:
         """Return how many samples an evaluation first processes at once, if updates have this microbatch."""
-        return self.parts.evaluation_size(self.effective_batch if self.parts.whole_batch else micro_batch)
+        return self.parts.evaluation_size(self.effective_batch if self.parts.learning.whole_batch else micro_batch)
 
     @property
     def seed(self) -> int:
@@ -166,7 +166,7 @@ class LoadedRecipe:
 
     def updates_per_epoch(self, samples: int) -> int:
         """Return the number of updates in an epoch of so many training samples."""
-        count = self.parts.count_updates
+        count = self.parts.learning.count_updates
         return updates_per_epoch(samples, self.effective_batch) if count is None else count(samples)
 
     def total_updates(self, updates_per_epoch: int) -> int:
@@ -190,7 +190,7 @@ class LoadedRecipe:
     @property
     def has_placeholder_data(self) -> bool:
         """Whether there is nothing to train on: the samples have sizes, but no content."""
-        return self.parts.has_placeholder_data or self.absent_data is not None
+        return self.parts.data.has_placeholder_data or self.absent_data is not None
 
     def require_real_data(self) -> None:
         """Raise UsageError if the recipe cannot be trained: without data, or with options that stand for them."""
@@ -211,7 +211,7 @@ class LoadedRecipe:
         absent = self.absent_data
         if absent is None or absent.lengths is None:
             return None
-        lengths, unit = Lengths.read(absent.lengths), self.parts.length_unit
+        lengths, unit = Lengths.read(absent.lengths), self.parts.data.length_unit
         if lengths.unit != unit:
             raise UsageError(
                 f"lengths={absent.lengths}: has lengths in {lengths.unit}, but those of {self.name} are in {unit}",
@@ -227,7 +227,7 @@ class LoadedRecipe:
         assert self.absent_data
         parts = self.parts
         samples = samples_of(
-            self.absent_data, self.lengths, shares=parts.part_shares, samples_per_row=parts.samples_per_row
+            self.absent_data, self.lengths, shares=parts.data.part_shares, samples_per_row=parts.data.samples_per_row
         )
         subset = None if "subset" in own_fields(self) else self.options["subset"]
         return samples if subset is None else {**samples, "train": require_subset(samples["train"], subset)}
@@ -238,7 +238,7 @@ class LoadedRecipe:
         subset = None if "subset" in own_fields(self) else self.options["subset"]
         if subset is None:
             return parts
-        dataset, label = parts["train"], self.parts.label
+        dataset, label = parts["train"], self.parts.data.label
         find_label = None if label is None else lambda index: label(dataset, index)
         indices = choose_subset(len(dataset), subset, seed=self.seed, label=find_label)
         return {**parts, "train": Subset(dataset, indices)}
@@ -307,7 +307,7 @@ def _with_defaults(recipe: object, name: str, source: RecipeSource | None, is_li
         if field.name in absent_fields:
             return None
         if field.name in adaptation_fields:
-            return loaded.parts.adaptation_defaults.get(field.name, field.default)
+            return loaded.parts.learning.adaptation_defaults.get(field.name, field.default)
         owners = (options, recipe)
         return next((getattr(owner, field.name) for owner in owners if _is_option(owner, field.name)), field.default)
 

@@ -16,7 +16,7 @@ def require_whole_batch(loaded: LoadedRecipe, settings: Settings) -> None:
     """Raise UsageError if the settings, or the environment of a launcher of several processes, would split an update
     of a recipe whose updates are never split.
     """
-    if not loaded.parts.whole_batch:
+    if not loaded.parts.learning.whole_batch:
         return
     size, processes = loaded.effective_batch, os.environ.get("WORLD_SIZE", "")
     problems = []
@@ -44,7 +44,7 @@ def require_whole_batch(loaded: LoadedRecipe, settings: Settings) -> None:
 
 def last_batch_notes(loaded: LoadedRecipe, data: Mapping[str, Any]) -> list[str]:
     """Return a note on the parts of the data whose last batch is not of `effective_batch` samples; [] without one."""
-    if not loaded.parts.whole_batch:
+    if not loaded.parts.learning.whole_batch:
         return []
     size = loaded.effective_batch
     lasts = {name: _last_batch(name, len(dataset), size) for name, dataset in data.items()}

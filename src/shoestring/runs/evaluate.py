@@ -119,7 +119,7 @@ def evaluate(
             *saved.notes,
             *preprocessing_notes,
             *weights_notes,
-            *saved.loaded.parts.notes(),
+            *saved.loaded.parts.data.notes(),
             *last_batch_notes(saved.loaded, parts),
         ),
         out=str(out) if out else None,
@@ -133,7 +133,7 @@ def _require_writable(loaded: LoadedRecipe, out: Path) -> None:
         out.parent.mkdir(parents=True, exist_ok=True)
     if out.exists():
         raise UsageError(f"{out} exists", hint="remove it, or choose another file")
-    if not (loaded.parts.predict and loaded.parts.targets):
+    if not (loaded.parts.use.predict and loaded.parts.evaluation.targets):
         raise UsageError(
             f"{loaded.name} has no predictions for single samples: predict(model, batch) or targets(batch) is missing",
             hint="add both methods to the recipe, or leave out --out",
@@ -142,8 +142,8 @@ def _require_writable(loaded: LoadedRecipe, out: Path) -> None:
 
 def _whole_data(loaded: LoadedRecipe) -> Any:
     """Return all data of the recipe as one dataset."""
-    if loaded.parts.whole:
-        return loaded.parts.whole()
+    if loaded.parts.evaluation.whole:
+        return loaded.parts.evaluation.whole()
     from torch.utils.data import ConcatDataset
 
     parts = seeded_data(loaded)
@@ -199,7 +199,7 @@ def _write_rows(
 
 
 def _labeled_inputs(loaded: LoadedRecipe, dataset: Any) -> Iterator[Input]:
-    identify = loaded.parts.identify
+    identify = loaded.parts.evaluation.identify
     if isinstance(dataset, Subset):  # of the first samples, whose indices are those of the whole
         dataset, count = dataset.dataset, len(dataset)
     else:

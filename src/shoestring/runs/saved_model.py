@@ -77,7 +77,7 @@ class SavedModel:
             yield self._load_preprocessing(folders)
 
     def _load_preprocessing(self, folders: ExitStack) -> tuple[str, ...]:
-        load, run = self.loaded.parts.load_preprocessing, self.weights.run
+        load, run = self.loaded.parts.use.load_preprocessing, self.weights.run
         if load is None:
             return ()
         if run is None:
@@ -104,9 +104,9 @@ class SavedModel:
     def _derive_preprocessing(self, folder: Path) -> None:
         assert self.stored is not None
         parts = self.stored.parts
-        assert parts.save_preprocessing is not None
+        assert parts.use.save_preprocessing is not None
         seeded_data(self.stored)
-        parts.save_preprocessing(folder)
+        parts.use.save_preprocessing(folder)
 
     def load_model(self) -> "tuple[nn.Module, int | None, tuple[str, ...]]":
         """Return the model with its weights on the device, in evaluation mode, their update (None if it is not stored
@@ -143,11 +143,11 @@ class SavedModel:
         loaded, parts = self.loaded, self.loaded.parts
         if self.weights.run is None:
             return _build_pretrained(loaded, self.weights.path)
-        if parts.learner:
-            return parts.learner()
+        if parts.learning.learner:
+            return parts.learning.learner()
         has_all_weights = loaded.adaptation.lora_r is None
-        build = parts.skeleton if parts.skeleton and has_all_weights else loaded.recipe.model
-        keeps_stored_type = loaded.parts.keeps_stored_type
+        build = parts.use.skeleton if parts.use.skeleton and has_all_weights else loaded.recipe.model
+        keeps_stored_type = loaded.parts.learning.keeps_stored_type
         return adapt.trained_model(build(), loaded.adaptation, self.settings, keeps_stored_type=keeps_stored_type)
 
 
@@ -256,8 +256,8 @@ def _find_preprocessing(path: Path) -> Path | None:
 
 def _build_pretrained(loaded: LoadedRecipe, path: Path) -> "nn.Module":
     """Return the recipe's model with weights that belong to no run."""
-    if loaded.parts.pretrained:
-        return loaded.parts.pretrained(path)
+    if loaded.parts.use.pretrained:
+        return loaded.parts.use.pretrained(path)
     from shoestring.training.checkpoint.foreign import load_foreign
 
     model: nn.Module = loaded.recipe.model()
@@ -277,7 +277,7 @@ def reopen_run(
     if is_prediction and (absent := _absent_paths(reopened.loaded, values)):
         reopened = plan.reopen(run.plan_file, {**values, **absent}, recipe)
     stored_options, options = config.as_json(reopened.stored.options), config.as_json(reopened.loaded.options)
-    unmentioned = {*reopened.loaded.paths, *reopened.loaded.parts.prediction_options} if is_prediction else set()
+    unmentioned = {*reopened.loaded.paths, *reopened.loaded.parts.use.prediction_options} if is_prediction else set()
     notes = [
         f"{name}={options[name]}, but the run was trained with {value}"
         for name, value in stored_options.items()
@@ -296,7 +296,7 @@ def _absent_paths(loaded: LoadedRecipe, values: Mapping[str, object]) -> dict[st
     """
     if "data" not in values:
         return {}
-    inherited = [name for name in loaded.parts.data_options if name not in values]
+    inherited = [name for name in loaded.parts.data.data_options if name not in values]
     return {name: None for name in inherited if name in loaded.paths and not Path(loaded.paths[name]).exists()}
 
 

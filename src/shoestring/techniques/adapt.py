@@ -32,7 +32,7 @@ def model(base: nn.Module, adaptation: Adaptation, *, keeps_stored_type: bool = 
 
 def planned_model(loaded: LoadedRecipe) -> nn.Module:
     """Return the recipe's model, adapted for an estimate."""
-    return model(loaded.recipe.model(), loaded.adaptation, keeps_stored_type=loaded.parts.keeps_stored_type)
+    return model(loaded.recipe.model(), loaded.adaptation, keeps_stored_type=loaded.parts.learning.keeps_stored_type)
 
 
 def trained_model(

@@ -11,4 +11,4 @@ NOTE = (
 
 def uses_cudnn_benchmark(settings: Settings, recipe: object) -> bool:
     """Return whether cuDNN benchmarks its algorithms: if the setting is on and the batches' shapes do not vary."""
-    return settings.cudnn_benchmark and Parts.from_recipe(recipe).length is None
+    return settings.cudnn_benchmark and Parts.from_recipe(recipe).data.length is None

@@ -58,7 +58,7 @@ def blocks(model: nn.Module, recipe: object) -> list[nn.Module]:
     These are the recipe's `blocks(model)`; else the layers of transformers that implement checkpointing; else, for
     every list of modules outside of a block, the modules that have children and a sibling of the same class.
     """
-    own = Parts.from_recipe(recipe).blocks
+    own = Parts.from_recipe(recipe).learning.blocks
     if own is not None:
         return list(own(model))
     return _find_outermost(model, lambda module: [module] if is_switchable(module) else []) or _find_outermost(

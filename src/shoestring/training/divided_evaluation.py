@@ -97,7 +97,7 @@ def evaluate_divided(
 def _steps(loaded: LoadedRecipe, model: nn.Module) -> tuple[Callable[[Any, int], Any], Callable[[Sequence[Any]], Any]]:
     """Return the function of a batch and its number of samples, and that of all of its results."""
     parts = loaded.parts
-    evaluate_batch, combine = parts.evaluate_batch, parts.combine
+    evaluate_batch, combine = parts.evaluation.evaluate_batch, parts.evaluation.combine
     if evaluate_batch and combine:
         return lambda batch, _: evaluate_batch(model, batch), combine
     loss = loss_without_stage(loaded.recipe, "an evaluation", EVALUATION_HINT)

@@ -76,18 +76,18 @@ def evaluate(
         mixed_precision.autocast(),
         reshaping_views(settings.memory_format),
     ):
-        if parts.measured:
+        if parts.evaluation.measured:
             size = {"size": micro_batch} if parts.default_measured_size else {}
-            metrics = parts.measured(model, dataset, poll, **size)
+            metrics = parts.evaluation.measured(model, dataset, poll, **size)
         elif parts.evaluates_batches:
-            assert parts.evaluate_batch is not None
-            assert parts.combine is not None
-            results = [on_host(parts.evaluate_batch(model, batch)) for batch, _ in polled_batches]
+            assert parts.evaluation.evaluate_batch is not None
+            assert parts.evaluation.combine is not None
+            results = [on_host(parts.evaluation.evaluate_batch(model, batch)) for batch, _ in polled_batches]
             if seeds_batches:
                 seed_combination(loaded.seed)
-            metrics = parts.combine(results)
-        elif parts.evaluate:
-            metrics = parts.evaluate(model, (batch for batch, _ in polled_batches))
+            metrics = parts.evaluation.combine(results)
+        elif parts.evaluation.evaluate:
+            metrics = parts.evaluation.evaluate(model, (batch for batch, _ in polled_batches))
         else:
             loss = loss_without_stage(loaded.recipe, "an evaluation", EVALUATION_HINT)
             metrics = {"loss": mean_loss(loss, model, polled_batches)}
@@ -146,7 +146,7 @@ def best_entry(recipe: object, history: list[dict[str, Any]]) -> dict[str, Any] 
 
     Raises UsageError if the metrics of an epoch do not contain it as a number.
     """
-    metric, direction = Parts.from_recipe(recipe).best
+    metric, direction = Parts.from_recipe(recipe).evaluation.best
     for entry in history:
         if (
             not isinstance(entry["metrics"].get(metric), (int, float))
@@ -169,5 +169,5 @@ def best_entry(recipe: object, history: list[dict[str, Any]]) -> dict[str, Any] 
 
 def patience_exhausted(recipe: object, history: list[dict[str, Any]]) -> bool:
     """Return whether none of the last `patience` epochs improved on the best one."""
-    patience, best = Parts.from_recipe(recipe).patience, best_entry(recipe, history)
+    patience, best = Parts.from_recipe(recipe).evaluation.patience, best_entry(recipe, history)
     return patience is not None and best is not None and history[-1]["epoch"] - best["epoch"] >= patience

@@ -33,7 +33,7 @@ def answer_held_out_prompts(session: TrainingSession) -> None:
     Raises SessionOver if the session has to stop, and UsageError if `answers` returns something else than rows.
     """
     state, request = session.state, session.request
-    if request.loaded is None or request.loaded.parts.answers is None or not state.at_epoch_end:
+    if request.loaded is None or request.loaded.parts.evaluation.answers is None or not state.at_epoch_end:
         return
     if session.is_discarded:
         return
@@ -87,7 +87,7 @@ def _answer_once(session: TrainingSession) -> None:
 
 def _compute(session: TrainingSession) -> list[dict[str, Any]] | Failure:
     """Return the rows, or a Failure without memory for them."""
-    answers = session.request.recipe.parts.answers
+    answers = session.request.recipe.parts.evaluation.answers
     assert answers is not None
     try:
         return compute_undisturbed(

@@ -29,13 +29,13 @@ def describe_examples(session: TrainingSession, part: str, evidence: Mapping[str
     """
     parts, dataset = session.request.recipe.parts, session.data[part]
     rows = _rows(evidence, "examples", len(dataset))
-    if identify := parts.identify:
+    if identify := parts.evaluation.identify:
         try:
             for row in [*_rows(evidence, "samples", len(dataset)), *rows]:
                 row["name"] = str(identify(dataset, row["index"]))
         except Exception as error:  # noqa: BLE001 - a name is not worth the run
             session.record.note(f"the examples of the {part} data have no names: {type(error).__name__}: {error}")
-    illustrate = parts.illustrate
+    illustrate = parts.evaluation.illustrate
     if not with_images or illustrate is None or not rows or session.state.fully_sharded:
         return
     session.request.ranks.call_first(without_default_group()(lambda: _illustrate(session, part, rows, illustrate)))

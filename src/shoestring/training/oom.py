@@ -42,7 +42,7 @@ def recovering_update(state: TrainingState, request: SessionRequest, record: Rec
         state.mixed_precision,
         on_out_of_memory=partial(_record_out_of_memory, record, state, "update"),
         fallback=apply_fallback,
-        divisible=not state.parts.whole_batch,
+        divisible=not state.parts.learning.whole_batch,
     )
 
 
@@ -64,7 +64,7 @@ def fallback(phase: Phase, state: State, request: SessionRequest, failure: str, 
     """
     step = next_step(phase, replace(state.sizes, micro_batch=size or state.sizes.micro_batch), state.limits())
     if step is None:
-        is_whole = request.loaded is not None and request.loaded.parts.whole_batch
+        is_whole = request.loaded is not None and request.loaded.parts.learning.whole_batch
         raise does_not_fit(state, failure, request.run.plan(), request.device, is_whole=is_whole)
     return step
 

@@ -11,15 +11,15 @@ def load_preprocessing(run: RunDirectory, parts: Parts) -> bool:
 
     Raises CheckpointError if the folder is damaged.
     """
-    if parts.load_preprocessing is None or not run.preprocessing.is_dir():
+    if parts.use.load_preprocessing is None or not run.preprocessing.is_dir():
         return False
     verify_folder(run.preprocessing)
-    parts.load_preprocessing(run.preprocessing)
+    parts.use.load_preprocessing(run.preprocessing)
     return True
 
 
 def save_preprocessing(run: RunDirectory, parts: Parts) -> None:
     """Store the preprocessing of a recipe that has read its data, once in a run. Raises ShoestringError."""
-    if parts.save_preprocessing and not run.preprocessing.is_dir():
+    if parts.use.save_preprocessing and not run.preprocessing.is_dir():
         with explaining(f"{run.preprocessing} could not be written", ", then train again"):
-            write_folder(run.preprocessing, parts.save_preprocessing)
+            write_folder(run.preprocessing, parts.use.save_preprocessing)

@@ -91,7 +91,7 @@ class Record:
         self._seconds_by_kind = {"saving": 0.0, "evaluating": 0.0}
         self._answer_seconds: dict[int, float] | None = None
         self.expect(before.total_updates)
-        self._deciding_metric = loaded.parts.best[0] if loaded else None
+        self._deciding_metric = loaded.parts.evaluation.best[0] if loaded else None
 
     def __enter__(self) -> Self:
         return self

@@ -166,12 +166,12 @@ def build_session(
             state=state,
             saver=saver,
             reports=library.reports,
-            data=data if loaded.parts.measured or loaded.parts.evaluate else {},
+            data=data if loaded.parts.evaluation.measured or loaded.parts.evaluation.evaluate else {},
             after_kill=after_kill,
             notes=(
                 *kill_notes,
                 *notes,
-                *loaded.parts.notes(),
+                *loaded.parts.data.notes(),
                 *_data_notes(loaded, data),
             ),
         )
@@ -235,7 +235,7 @@ def _shrink_after_kill(
     """
     earlier = [event for event in read(request.run.events_file) if event["session"] < record.events.session]
     if sizes := oom.restarted_sizes(earlier):
-        state.resize(state.sizes.resumed(sizes, whole_batch=request.recipe.parts.whole_batch))
+        state.resize(state.sizes.resumed(sizes, whole_batch=request.recipe.parts.learning.whole_batch))
         note = f"the session before ran out of memory; this one begins with microbatch {state.sizes.micro_batch}"
         return None, (note,)
     kill = find_memory_kill(earlier, host_memory())
@@ -347,7 +347,7 @@ def _engine_updates(
 def _notes(request: SessionRequest, state: TrainingState) -> list[str]:
     """Return notes for the user about the data, the model and the settings."""
     loaded, settings = request.recipe, request.settings
-    micro_batch, notes = state.sizes.micro_batch, list(loaded.parts.notes())
+    micro_batch, notes = state.sizes.micro_batch, list(loaded.parts.data.notes())
     if trains_batch_norm(state.model) and micro_batch < loaded.effective_batch:
         notes.append(
             f"BatchNorm computes its statistics over each microbatch of {micro_batch}, not over the effective batch of "
@@ -378,8 +378,15 @@ def _data_notes(loaded: LoadedRecipe, data: Mapping[str, Any]) -> list[str]:
     """Return notes on the size of the last batches, and on metrics that are not computed without validation data."""
     notes = [*last_batch_notes(loaded, data)]
     parts = loaded.parts
-    decides = [name for name, value in (("best", parts.best != Parts().best), ("patience", parts.patience)) if value]
-    if "validation" in data or not (decides or (parts.evaluate and "test" not in data)):
+    decides = [
+        name
+        for name, value in (
+            ("best", parts.evaluation.best != Parts().evaluation.best),
+            ("patience", parts.evaluation.patience),
+        )
+        if value
+    ]
+    if "validation" in data or not (decides or (parts.evaluation.evaluate and "test" not in data)):
         return notes
-    unused = " and ".join([*(["evaluate"] if parts.evaluate and "test" not in data else []), *decides])
+    unused = " and ".join([*(["evaluate"] if parts.evaluation.evaluate and "test" not in data else []), *decides])
     return [*notes, f"data() has no part `validation`, so {unused} of {loaded.name} cannot be used"]

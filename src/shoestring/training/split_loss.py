@@ -12,7 +12,7 @@ def report_split_loss(session: TrainingSession) -> None:
     Raises SessionOver when the session has to stop.
     """
     request, updates = session.request, session.updates
-    if updates is None or request.recipe.parts.whole_batch:
+    if updates is None or request.recipe.parts.learning.whole_batch:
         return
     state = updates.state
     if state.update or not state.total_updates:

@@ -96,7 +96,7 @@ def end_reason(session: TrainingSession) -> str:
     if loaded is None or epoch_ended(session):
         return ""
     if patience_exhausted(loaded.parts, state.history):
-        return f"no better epoch in the last {loaded.parts.patience}"
+        return f"no better epoch in the last {loaded.parts.evaluation.patience}"
     if state.update != state.total_updates:
         return ""
     return (
@@ -312,7 +312,7 @@ def best_validation(session: TrainingSession) -> dict[str, Any]:
     best = best_entry(parts, history)
     if best is None:
         return {}
-    comparison = {"comparison": as_json(parts.compare(history))} if parts.compare else {}
+    comparison = {"comparison": as_json(parts.evaluation.compare(history))} if parts.evaluation.compare else {}
     return {"validation": {**best["metrics"], **comparison}}
 
 

@@ -98,12 +98,16 @@ def test_arguments_are_options_and_the_data_module_is_found():
     loaded = find(f"{FILE}:Classifier")
     own = {name: loaded.options[name] for name in ("folder", "hidden", "lr")}
     assert own == {"folder": None, "hidden": 8, "lr": 0.05} and "layers" not in loaded.options
-    assert (loaded.effective_batch, loaded.parts.patience, loaded.parts.best) == (8, 3, ("loss", "min"))
+    assert (loaded.effective_batch, loaded.parts.evaluation.patience, loaded.parts.evaluation.best) == (
+        8,
+        3,
+        ("loss", "min"),
+    )
     changed, _ = choose(f"{FILE}:Classifier", {"hidden": "3", "effective_batch": 4})
     assert changed.recipe.model().body[0].out_features == 3
     assert changed.recipe.data_module.batch_size == 4
     assert {name: len(part) for name, part in changed.data().items()} == {"train": 42, "validation": 18}
-    assert changed.parts.notes() == ["not used of Classifier: on_train_epoch_end, what training_step logs"]
+    assert changed.parts.data.notes() == ["not used of Classifier: on_train_epoch_end, what training_step logs"]
     with pytest.raises(UsageError, match="has 2 recipes: Classifier, Returning"):
         find(FILE)
 
@@ -116,7 +120,7 @@ def test_arguments_are_options_and_the_data_module_is_found():
     model = returning.recipe.model()
     expected = model.layer(torch.ones(1, 3)).square().item()
     assert float(returning.recipe.evaluate(model, batches)["loss"]) == pytest.approx(expected)
-    assert returning.parts.notes() == [
+    assert returning.parts.data.notes() == [
         "Returning.train_dataloader does not shuffle, but training does: the order is a function of the seed",
         "an update has 32 samples, a batch of train_dataloader 5: --set effective_batch=5 makes them equal",
         "not used of Returning: test_dataloader, since there is no test_step",

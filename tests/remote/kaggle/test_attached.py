@@ -73,7 +73,7 @@ def test_rows_that_are_not_known_are_an_error_with_two_ways_on(recipe, files, re
     loaded = choose(recipe, {})[0]
     with pytest.raises(UsageError) as error:
         count_rows(loaded, listed("me/law:cases", files, for_rows=True))
-    assert error.value.problems[0] == reason and error.value.problems[1] == f"a row is {loaded.parts.row}"
+    assert error.value.problems[0] == reason and error.value.problems[1] == f"a row is {loaded.parts.data.row}"
     assert "--set rows=N" in error.value.hint and f"check {recipe} --set data=PATH --lengths FILE" in error.value.hint
 
 

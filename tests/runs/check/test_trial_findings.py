@@ -13,6 +13,7 @@ from shoestring.base.units import GIB, MIB
 from shoestring.hardware.targets import find
 from shoestring.planning.estimate.memory import Range
 from shoestring.recipe.finding import choose
+from shoestring.recipe.parts import Parts
 from shoestring.runs.check import preflight, trial_findings
 from shoestring.runs.check.preflight import CheckResult
 from shoestring.runs.check.probe import probing
@@ -192,7 +193,7 @@ def make_trial(plan, *, peak_bytes=20 * MIB, seconds=(9.0, 0.1, 0.1, 0.1), loss=
     probe = Probe(
         stages=(*stages, started, *made, ended, {"stage": "done"}), exit_reason="", samples=8, scale=1.0, seconds=1.0
     )
-    loaded = SimpleNamespace(effective_batch=8, parts=SimpleNamespace(data=None, trainer=trainer))
+    loaded = SimpleNamespace(effective_batch=8, parts=Parts.from_recipe(SimpleNamespace(trainer=trainer)))
     return Trial(plan=plan, loaded=loaded, probe=probe)
 
 

@@ -14,18 +14,18 @@ def absent_data_notes(loaded: LoadedRecipe, samples: Mapping[str, int]) -> Itera
     assert absent
     counts = ", ".join(f"{name} {count:,}" for name, count in samples.items())
     rows = absent.rows if absent.rows is not None or lengths else DEFAULT_ROWS
-    subject = "lengths" if rows is None else f"rows={rows:,} ({parts.row} each)"
+    subject = "lengths" if rows is None else f"rows={rows:,} ({parts.data.row} each)"
     yield f"the data are not here: {subject} stand for these samples: {counts}"
-    if parts.capacity is None:
+    if parts.data.capacity is None:
         return
     if lengths is None and absent.row_tokens is None:
         yield (
-            f"the lengths of the samples are unknown: each is counted with {parts.capacity:g} {parts.length_unit}, the "
-            "most; row_tokens=N or lengths=FILE (shoestring check RECIPE --lengths FILE, where the data are) plans "
-            "their own"
+            f"the lengths of the samples are unknown: each is counted with {parts.data.capacity:g} "
+            f"{parts.data.length_unit}, the most; row_tokens=N or lengths=FILE (shoestring check RECIPE "
+            "--lengths FILE, where the data are) plans their own"
         )
-    elif lengths and lengths.tokenizer and parts.length_source:
-        source = parts.length_source()
+    elif lengths and lengths.tokenizer and parts.data.length_source:
+        source = parts.data.length_source()
         if source != lengths.tokenizer:
             yield (
                 f"the lengths were counted with {lengths.tokenizer}, and this plan is for {source}: they may differ by "

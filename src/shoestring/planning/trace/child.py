@@ -145,10 +145,10 @@ class _RequestHandler:
 
 def _measure_host_work(loaded: LoadedRecipe) -> dict[str, float]:
     """Return the seconds of the host's work for a sample; nothing if it cannot run here."""
-    if loaded.parts.host_work is None:
+    if loaded.parts.learning.host_work is None:
         return {}
     try:
-        return dict(loaded.parts.host_work())
+        return dict(loaded.parts.learning.host_work())
     except Exception:  # noqa: BLE001 - a plan does not need it; training reports the error
         return {}
 

@@ -28,11 +28,15 @@ def read(loaded: LoadedRecipe) -> Facts:
     recipe, samples, lengths = loaded.recipe, None, list[float]()
     if loaded.absent_data:
         samples, lengths = loaded.absent_samples(), _absent_lengths(loaded)
-    elif loaded.parts.data is not None:
+    elif loaded.parts.data.data is not None:
         data = loaded.data()
         samples = {name: len(dataset) for name, dataset in data.items()}
         lengths = _lengths(recipe, data["train"])
-    if samples and samples.keys() - {"train"} and not (loaded.parts.evaluate or loaded.parts.measured):
+    if (
+        samples
+        and samples.keys() - {"train"}
+        and not (loaded.parts.evaluation.evaluate or loaded.parts.evaluation.measured)
+    ):
         loss_without_stage(recipe, "an evaluation", EVALUATION_HINT)
     model, is_pretrained = _build(loaded)
     # Unless torch's compiler can be left out, creating an optimizer imports it, as in training.
@@ -54,13 +58,13 @@ def read(loaded: LoadedRecipe) -> Facts:
         samples=samples,
         process_bytes=process_bytes,
         is_pretrained=is_pretrained,
-        random_parts=tuple(loaded.parts.random_parts()),
+        random_parts=tuple(loaded.parts.learning.random_parts()),
         blocks=len(checkpointing.blocks(model, loaded.parts)),
         fused_optimizer=_has_fused_optimizer(loaded, model),
         data_parallel=any(isinstance(module, nn.DataParallel) for module in model.modules()),
         lengths=(sum(lengths) / len(lengths), max(lengths)) if lengths else None,
         export_bytes=_export_bytes(loaded, model),
-        sample_lengths=tuple(lengths) if loaded.parts.capacity is not None else (),
+        sample_lengths=tuple(lengths) if loaded.parts.data.capacity is not None else (),
         # Notes describe the data, so a recipe with data may have none before its data is loaded.
         notes=(*_notes(loaded, samples), *adapt.notes(model, loaded)),
     )
@@ -79,9 +83,9 @@ def _notes(loaded: LoadedRecipe, samples: Mapping[str, int] | None) -> Iterator[
     if loaded.absent_data and samples:
         yield from absent_data_notes(loaded, samples)
         with suppress(Exception):  # a recipe's notes may be about the data, which it has not read
-            yield from loaded.parts.notes()
-    elif samples or loaded.parts.data is None:
-        yield from loaded.parts.notes()
+            yield from loaded.parts.data.notes()
+    elif samples or loaded.parts.data.data is None:
+        yield from loaded.parts.data.notes()
 
 
 def _build(loaded: LoadedRecipe) -> tuple[nn.Module, bool]:
@@ -90,14 +94,14 @@ def _build(loaded: LoadedRecipe) -> tuple[nn.Module, bool]:
     def build() -> nn.Module:
         return simulated_device.build(lambda: adapt.planned_model(loaded))
 
-    if loaded.parts.is_pretrained is not None:
-        return build(), loaded.parts.is_pretrained
+    if loaded.parts.learning.is_pretrained is not None:
+        return build(), loaded.parts.learning.is_pretrained
     return observe_loading(build)  # takes half as long again
 
 
 def _has_fused_optimizer(loaded: LoadedRecipe, model: nn.Module) -> bool:
     """Return whether a plan may choose the fused kernel; False as well for an optimizer that cannot be built."""
-    if loaded.parts.trainer is not None:
+    if loaded.parts.learning.trainer is not None:
         return False
     with suppress(Exception):  # the trace reports it, with the recipe's line
         return kernels.can_be_fused(adapt.optimizer(loaded, model), model)
@@ -107,7 +111,7 @@ def _has_fused_optimizer(loaded: LoadedRecipe, model: nn.Module) -> bool:
 def _export_bytes(loaded: LoadedRecipe, model: nn.Module) -> dict[str, int]:
     """Return the bytes of the exports whose size the recipe knows; none of a format that the model does not have."""
     sizes = {}
-    for name, format_ in loaded.parts.exports.items():
+    for name, format_ in loaded.parts.use.exports.items():
         with suppress(UsageError):
             if format_.size:
                 sizes[name] = format_.size(model)
@@ -133,7 +137,7 @@ def first_batches(recipe: Any, size: int) -> tuple[tuple[float, float], ...]:
     usually padded to the longest of the batch, it is a sixteenth or an eighth smaller with a probability of a quarter
     each: an assumption.
     """
-    recipe_first_batches = Parts.from_recipe(recipe).first_batches
+    recipe_first_batches = Parts.from_recipe(recipe).learning.first_batches
     if recipe_first_batches is not None:
         probabilities: Mapping[float, float] = recipe_first_batches(size)
         return tuple(probabilities.items())

@@ -85,10 +85,12 @@ def run_steps(recorder: Recorder, steps: Steps, model: nn.Module, batch: Any, se
 def _steps(loaded: LoadedRecipe, work: Work) -> Steps:
     parts = loaded.parts
     if work == "answers":
-        assert parts.answers_work
-        answers_work = parts.answers_work
+        assert parts.evaluation.answers_work
+        answers_work = parts.evaluation.answers_work
         return lambda model, _: answers_work(model)
-    own_steps = parts.evaluation_work if work == "evaluation" else parts.inference or parts.rollout
+    own_steps = (
+        parts.evaluation.evaluation_work if work == "evaluation" else parts.use.inference or parts.learning.rollout
+    )
     return own_steps or _forward(loaded.recipe, work)
 
 

@@ -69,7 +69,7 @@ def run(
     model = simulated_device.build(lambda: adapt.planned_model(loaded))
     memory_format.apply(model, settings.memory_format)
     masks.IS_PACKED.set(settings.packing == "yes")
-    make_batch = loaded.parts.packed_batch if settings.packing == "yes" else None
+    make_batch = loaded.parts.data.packed_batch if settings.packing == "yes" else None
     batch = (make_batch or recipe.batch)(settings.micro_batch)
     # A Python exception raised in backward in another thread would abort the process.
     with (
@@ -106,9 +106,9 @@ def run(
         counts = (1, min(TRACED_MICROBATCHES, accumulate))
         updates = [(number, count, loss) for number, count in enumerate(counts) for loss in losses]
         for number, microbatches, loss in updates:
-            if loaded.parts.rollout:
+            if loaded.parts.learning.rollout:
                 recorder.mark("generation", number)
-                inference.run_steps(recorder, loaded.parts.rollout, model, recipe.batch(samples), settings)
+                inference.run_steps(recorder, loaded.parts.learning.rollout, model, recipe.batch(samples), settings)
             for index in range(microbatches * max(1, shards)):
                 recorder.mark("forward", number, index)
                 parallelism.before_forward()

@@ -89,19 +89,19 @@ def count_rows(loaded: LoadedRecipe, attached: Attached) -> int:
     parts, dataset = loaded.parts, attached.source.dataset
     if attached.error:
         reason = f"Kaggle has not listed the files of {dataset}: {attached.error}"
-    elif parts.count_rows is None:
+    elif parts.data.count_rows is None:
         reason = f"{loaded.name} cannot tell it from the names and sizes of files"
     elif not attached.is_complete:
         reason = f"{dataset} has more than {MAX_FILES:,} files, of which no complete list is read"
     else:
         with recipe_errors(f"count_rows() of {loaded.name} failed"):
-            rows = parts.count_rows(attached.data_files)
+            rows = parts.data.count_rows(attached.data_files)
         if rows is not None and rows > 1:
             return rows
         reason = f"the names and sizes of the {len(attached.data_files):,} files of the data do not tell it"
     raise UsageError(
         f"the number of rows of {dataset} is not known, without which nothing can be planned for it",
-        problems=[reason, f"a row is {parts.row}"],
+        problems=[reason, f"a row is {parts.data.row}"],
         hint=f"--set rows=N; or, where the data are, shoestring check {loaded.name} --set data=PATH --lengths FILE, "
         "then here --set lengths=FILE",
     )

@@ -171,7 +171,7 @@ def _begin(
     quota = client.quota()  # a key that was revoked is noticed by a call that needs it
     without_rows = loaded.in_datasets["data"] if _lacks_rows(request, loaded) else None
     attached = [
-        list_files(client, path, argument, for_rows=path == without_rows and loaded.parts.count_rows is not None)
+        list_files(client, path, argument, for_rows=path == without_rows and loaded.parts.data.count_rows is not None)
         for argument, path in _attached_paths(request, loaded).items()
     ]
     require_no_problems(problems + [problem for dataset in attached for problem in dataset.problems()])
@@ -203,7 +203,7 @@ def _count_rows(
         name = dataset.source.dataset
         if dataset.source == without_rows:
             rows["rows"] = count_rows(loaded, dataset)
-            on_event(f"{name} has {rows['rows']:,} rows by its files ({loaded.parts.row} each)")
+            on_event(f"{name} has {rows['rows']:,} rows by its files ({loaded.parts.data.row} each)")
         elif dataset.error:
             on_event(f"nobody has checked that the data are in {name}: its files are not listed ({dataset.error})")
     return rows

@@ -50,7 +50,9 @@ def _try_sizes(request: dict[str, Any], report: Report) -> None:
     settings = Settings.from_json(request["settings"])
     with deterministic():
         host_bytes = _usable_host_bytes()
-        train: Any = seeded_data(loaded)["train"] if loaded.parts.data else None  # as in training, it remains in memory
+        train: Any = (
+            seeded_data(loaded)["train"] if loaded.parts.data.data else None
+        )  # as in training, it remains in memory
         losses = _losses(loaded, train)
         state = build(loaded, settings, device)
 
@@ -59,7 +61,7 @@ def _try_sizes(request: dict[str, Any], report: Report) -> None:
             return fetch(train, collate_function(loaded.recipe), indices, seed=loaded.seed, epoch=0)
 
         trial = partial(_grow, request, report, loaded, state, losses, device, host_bytes)
-        if not trial(loaded.recipe.batch) and train is not None and not loaded.parts.trainer:
+        if not trial(loaded.recipe.batch) and train is not None and not loaded.parts.learning.trainer:
             report({"stage": "data"})
             trial(real_batch)
 
@@ -76,7 +78,7 @@ def _losses(loaded: Any, train: Any) -> Sequence[Any]:
     from shoestring.recipe.contract import updates_per_epoch
     from shoestring.recipe.losses import loss_at, losses_by_stage
 
-    if loaded.parts.stage is None or loaded.parts.stages is not None or train is None:
+    if loaded.parts.learning.stage is None or loaded.parts.learning.stages is not None or train is None:
         return losses_by_stage(loaded.recipe)
     updates = updates_per_epoch(len(train), loaded.effective_batch)
     return [loss_at(loaded.recipe, 0, updates, loaded.total_updates(updates))]

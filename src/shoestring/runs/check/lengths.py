@@ -27,7 +27,7 @@ def write_lengths(
     and it has lengths; RunError if it cannot be written.
     """
     loaded.require_real_data()
-    if loaded.parts.length is None:
+    if loaded.parts.data.length is None:
         raise UsageError(
             f"the samples of {loaded.name} all have the same length: it has no length(dataset, index)",
             hint="plan with --set rows=N alone",
@@ -36,11 +36,11 @@ def write_lengths(
     data = seeded_data(loaded)
     length = length_of(loaded.recipe, data["train"])
     assert length
-    source = loaded.parts.length_source
+    source = loaded.parts.data.length_source
     lengths = Lengths.count(
         _with_progress(length, len(data["train"]), progress),
-        unit=loaded.parts.length_unit,
-        rows=loaded.parts.rows_read() if loaded.parts.rows_read else sum(map(len, data.values())),
+        unit=loaded.parts.data.length_unit,
+        rows=loaded.parts.data.rows_read() if loaded.parts.data.rows_read else sum(map(len, data.values())),
         samples={name: len(dataset) for name, dataset in data.items()},
         tokenizer=source() if source else "",
     )

@@ -97,7 +97,7 @@ def check_by_trying(loaded: LoadedRecipe, target: Target, settings: Settings, er
 def _sizes(loaded: LoadedRecipe) -> list[int]:
     """Return the microbatches to try, in their order: powers of two and the effective batch."""
     largest = loaded.effective_batch
-    if loaded.parts.whole_batch:
+    if loaded.parts.learning.whole_batch:
         return [largest]
     powers = itertools.takewhile(lambda size: size < largest, (2**exponent for exponent in itertools.count(1)))
     return [*powers, largest]

@@ -130,10 +130,10 @@ def _check_rates(on: str, facts: Facts) -> list[Finding]:
 
 def _preview(loaded: LoadedRecipe) -> str:
     """Return the recipe's preview of its data; nothing if the data cannot be used, which is a finding."""
-    if loaded.parts.preview is None:
+    if loaded.parts.data.preview is None:
         return ""
     try:
-        return loaded.parts.preview()
+        return loaded.parts.data.preview()
     except ShoestringError:
         return ""
 

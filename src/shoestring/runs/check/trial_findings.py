@@ -116,7 +116,7 @@ def run_trial(plan: Plan, loaded: LoadedRecipe, target: Target, *, seconds: floa
 def check_trial(trial: Trial) -> list[Finding]:
     """Return the findings of a trial."""
     findings = []
-    if (data := trial.last("data")) and trial.loaded.parts.data is not None:
+    if (data := trial.last("data")) and trial.loaded.parts.data.data is not None:
         samples, seconds = count_text(data["samples"]), seconds_text(data["seconds"])
         findings.append(passed("data", f"{samples} samples for training; data() took {seconds}"))
     if trial.last("updates") is None:
@@ -234,7 +234,7 @@ def _check_memory(trial: Trial) -> Finding:
     )
     tolerance = 0
     if _is_on_cpu(trial):
-        has_late_imports = trial.loaded.parts.trainer or predicted <= _NON_TENSOR_BYTES
+        has_late_imports = trial.loaded.parts.learning.trainer or predicted <= _NON_TENSOR_BYTES
         tolerance = _TRAINER_BYTES if has_late_imports else _NON_TENSOR_BYTES
     is_too_much = measured_bytes > high + tolerance
     # The ratio of a small model's process would be one of what belongs to no tensor.

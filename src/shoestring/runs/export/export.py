@@ -123,7 +123,7 @@ def export(
             model=model if formats[to].takes_adapters else _without_adaptations(saved.loaded, model),
             update=update,
             data=data,
-            notes=(*saved.notes, *notes, *weights_notes, *data_notes, *saved.loaded.parts.notes()),
+            notes=(*saved.notes, *notes, *weights_notes, *data_notes, *saved.loaded.parts.data.notes()),
         )
         format_ = formats[to]
         sizes = {
@@ -138,8 +138,8 @@ def export(
 
 def _formats(loaded: LoadedRecipe) -> dict[str, Format]:
     parts = loaded.parts
-    formats = {SAFETENSORS: Format(write=partial(_write_safetensors, loaded), takes_adapters=True), **parts.exports}
-    if parts.onnx:
+    formats = {SAFETENSORS: Format(write=partial(_write_safetensors, loaded), takes_adapters=True), **parts.use.exports}
+    if parts.use.onnx:
         formats[ONNX] = Format(write=partial(_write_onnx, loaded))
     return formats
 
@@ -170,9 +170,9 @@ def _load_data(loaded: LoadedRecipe, *, is_needed: bool) -> tuple[Mapping[str, A
     try:
         return seeded_data(loaded), ()
     except ShoestringError as error:
-        if not is_needed and loaded.parts.learner is None:
+        if not is_needed and loaded.parts.learning.learner is None:
             return {}, (f"the numbers of samples are not known, because the data could not be read: {error.message}",)
-        if isinstance(error, UsageError) and loaded.parts.data is not None:
+        if isinstance(error, UsageError) and loaded.parts.data.data is not None:
             hint = "the export is compared with the model on the data; if it has moved: --set data=PATH"
             raise type(error)(error.message, problems=error.problems, hint=hint) from error
         raise
@@ -262,8 +262,10 @@ def _important_options(loaded: LoadedRecipe) -> dict[str, Any]:
 def _write_onnx(loaded: LoadedRecipe, model: "nn.Module", folder: Path, samples: Sequence[Sequence[Any]]) -> Exported:
     from shoestring.training.data.batches import evaluation_collate_function
 
-    assert loaded.parts.onnx
-    return onnx.write(loaded.parts.onnx(model), folder, list(map(evaluation_collate_function(loaded.recipe), samples)))
+    assert loaded.parts.use.onnx
+    return onnx.write(
+        loaded.parts.use.onnx(model), folder, list(map(evaluation_collate_function(loaded.recipe), samples))
+    )
 
 
 def _write_safetensors(loaded: LoadedRecipe, model: "nn.Module", folder: Path, _samples: Sequence[Any]) -> Exported:
@@ -309,7 +311,7 @@ def _largest_difference(to: str, exported: Exported) -> float:
 
 def _copy_preprocessing(opened: _Opened, folder: Path) -> None:
     """Copy what the run has stored for inference besides the weights, or let the recipe write it."""
-    run, save = opened.saved.weights.run, opened.saved.loaded.parts.save_preprocessing
+    run, save = opened.saved.weights.run, opened.saved.loaded.parts.use.save_preprocessing
     if run and run.preprocessing.is_dir():
         for path in sorted(run.preprocessing.rglob("*")):
             if path.is_file():

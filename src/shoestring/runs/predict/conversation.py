@@ -35,7 +35,7 @@ def converse(
     are those of `predict`. An error of one answer is a message, and the conversation continues without that question.
     """
     saved = open_saved(location, values, recipe=recipe, on=on, is_prediction=True)
-    if saved.loaded.parts.converse is None:
+    if saved.loaded.parts.use.converse is None:
         return False
 
     from shoestring.training.engine.determinism import deterministic
@@ -117,7 +117,7 @@ def _pieces(saved: SavedModel, model: "nn.Module", messages: list[dict[str, str]
     from shoestring.training.data.seeding import derive, seed_all
     from shoestring.training.engine.memory import Failure, catch_out_of_memory, free_unused_memory
 
-    converse = saved.loaded.parts.converse
+    converse = saved.loaded.parts.use.converse
     assert converse is not None
     precision = saved.mixed_precision()
 

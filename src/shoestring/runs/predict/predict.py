@@ -116,7 +116,7 @@ def predict(
 
 def require_predict(loaded: LoadedRecipe) -> None:
     """Raise UsageError if the recipe cannot predict."""
-    if not loaded.parts.predict:
+    if not loaded.parts.use.predict:
         raise UsageError(
             f"{loaded.name} cannot predict: it has no predict(model, batch)",
             hint="add a method predict(model, batch) to the recipe that returns a prediction for each sample",
@@ -125,7 +125,7 @@ def require_predict(loaded: LoadedRecipe) -> None:
 
 def _require_data(loaded: LoadedRecipe, values: Mapping[str, object]) -> None:
     """Raise UsageError if the inputs would be the data that the model was trained on."""
-    has_own_inputs = loaded.parts.inputs and "data" in loaded.options and (loaded.source or loaded.is_live)
+    has_own_inputs = loaded.parts.use.inputs and "data" in loaded.options and (loaded.source or loaded.is_live)
     if "data" not in values and has_own_inputs and loaded.options["data"] is None:
         raise UsageError(
             "the inputs are not named",
@@ -141,8 +141,8 @@ def _require_data(loaded: LoadedRecipe, values: Mapping[str, object]) -> None:
 
 def make_inputs(loaded: LoadedRecipe, source: Path | Sequence[Any] | None) -> Any:
     """Return an iterable of inputs, or of samples, of a path or of a list of rows; with `len` if it is known."""
-    if loaded.parts.inputs:
-        return loaded.parts.inputs(source)
+    if loaded.parts.use.inputs:
+        return loaded.parts.use.inputs(source)
     if isinstance(source, list):
         return source
     return [
@@ -201,7 +201,7 @@ def _write_predictions(saved: SavedModel, source: Path | None, output: Output, s
                 output.write(rows)
             counter.add(len(rows))
     output.finish({"update": update})
-    return (*notes, *saved.loaded.parts.notes())
+    return (*notes, *saved.loaded.parts.data.notes())
 
 
 def _report_errors(rows: Sequence[Row], earlier: int, counter: Counter) -> None:

@@ -21,14 +21,14 @@ def predict_batch(loaded: LoadedRecipe, model: "nn.Module", batch: Any, samples:
 
     Raises RunError if they are not one for each sample, or not JSON.
     """
-    assert loaded.parts.predict
-    return _as_list(loaded.parts.predict(model, batch), samples, "predict(model, batch)")
+    assert loaded.parts.use.predict
+    return _as_list(loaded.parts.use.predict(model, batch), samples, "predict(model, batch)")
 
 
 def batch_targets(loaded: LoadedRecipe, batch: Any, samples: int) -> list[Any]:
     """Return the true answers of the samples of a batch, as JSON. Raises as `predict_batch` does."""
-    assert loaded.parts.targets
-    return _as_list(loaded.parts.targets(batch), samples, "targets(batch)")
+    assert loaded.parts.evaluation.targets
+    return _as_list(loaded.parts.evaluation.targets(batch), samples, "targets(batch)")
 
 
 def columns_of(prediction: Any) -> dict[str, Any]:

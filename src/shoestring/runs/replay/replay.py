@@ -42,7 +42,7 @@ def replay(
     """Implement `shoestring.replay`, with options and settings in `values`."""
     run = _find_run(location, update, on)
     loaded, settings, _, run_notes = reopen_run(run, recipe, values)
-    if debug and loaded.parts.trainer:
+    if debug and loaded.parts.learning.trainer:
         raise UsageError(
             f"the loss of {loaded.name} is computed by a library's trainer, so there is no loss() to stop in",
             hint="call breakpoint() in the code that the trainer calls, for example in a reward, and leave out --break",

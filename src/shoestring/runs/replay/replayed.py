@@ -152,10 +152,10 @@ def describe_sample(parts: Parts, dataset: Any, index: int) -> Any:
     if isinstance(dataset, Subset):
         dataset, index = dataset.dataset, dataset.indices[index]
     try:
-        if parts.describe:
-            value = parts.describe(dataset, index)
+        if parts.data.describe:
+            value = parts.data.describe(dataset, index)
         else:
-            identifier = {"id": parts.identify(dataset, index)} if parts.identify else {}
+            identifier = {"id": parts.evaluation.identify(dataset, index)} if parts.evaluation.identify else {}
             value = {**identifier, "sample": _brief(dataset[index])}
         json.dumps(value, allow_nan=False)
     except Exception as error:  # noqa: BLE001  (the answer is worth more than the description of a sample)

@@ -43,7 +43,7 @@ class Replaying:
             record = stack.enter_context(_record(request))
             request, data, _ = load_data(request, record)
             library, watcher, samples = None, None, data["train"]
-            if request.recipe.parts.trainer:
+            if request.recipe.parts.learning.trainer:
                 from shoestring.integrations.library import LibraryUpdates
                 from shoestring.integrations.observing import TrainerObservation, recording
 

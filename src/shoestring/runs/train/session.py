@@ -89,7 +89,7 @@ def train_session(
     from shoestring.training.request import SessionRequest
 
     library = None
-    if loaded.parts.trainer:
+    if loaded.parts.learning.trainer:
         from shoestring.integrations.library import LibraryUpdates
 
         library = LibraryUpdates()

@@ -108,12 +108,12 @@ class WatchedCollate:
 
 def collate_function(recipe: object) -> Callable[[Any], Any]:
     """Return the recipe's `collate`, or torch's default."""
-    return Parts.from_recipe(recipe).collate or default_collate
+    return Parts.from_recipe(recipe).data.collate or default_collate
 
 
 def evaluation_collate_function(recipe: object) -> Callable[[Any], Any]:
     """Return the recipe's `evaluation_collate`, or its `collate`."""
-    return Parts.from_recipe(recipe).evaluation_collate or collate_function(recipe)
+    return Parts.from_recipe(recipe).evaluation.evaluation_collate or collate_function(recipe)
 
 
 def to_device(

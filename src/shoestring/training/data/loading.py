@@ -59,11 +59,11 @@ class Loader:
         self._dataset = dataset if on_device is None else on_device
         self._collate, self._length = collate_function(recipe), length_of(recipe, self._dataset)
         parts = Parts.from_recipe(recipe)
-        self._is_whole, self._capacity = parts.whole_batch, parts.capacity if packing else None
+        self._is_whole, self._capacity = parts.learning.whole_batch, parts.data.capacity if packing else None
         self._order, self._seed, self._device, self._clock = order, seed, device, clock
         self._memory_format = memory_format
         self._shards = shards or LogicalShards()
-        self._measures_length = parts.packed_batch is not None and len(self._shards.by_rank) == 1
+        self._measures_length = parts.data.packed_batch is not None and len(self._shards.by_rank) == 1
         self._randomness = SampleRandomness()
         self._fixed_workers = 0 if on_device is not None else workers
         self._worker_count, self._is_limited = WorkerCount(cores()), False

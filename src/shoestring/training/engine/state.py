@@ -224,14 +224,14 @@ class TrainingState:
             raise CheckpointError(f"the checkpoint cannot be restored: {type(error).__name__}: {error}") from error
         self.update = saved["progress"]["update"]
         self.history = saved["progress"]["history"]
-        self.resize(self.sizes.resumed(saved["progress"].get("fit"), whole_batch=self.parts.whole_batch))
+        self.resize(self.sizes.resumed(saved["progress"].get("fit"), whole_batch=self.parts.learning.whole_batch))
 
     def set_learning_rates(self) -> None:
         """Set the hyperparameters of the next update, which are functions of its number."""
         if self.schedulers:
             self.schedulers.apply(self.update)
             return
-        schedule = self.parts.schedule
+        schedule = self.parts.learning.schedule
         factor = schedule(self.update, self.updates_per_epoch, self.total_updates) if schedule else 1.0
         for group, rate in zip(self.optimizer.param_groups, self.learning_rates, strict=True):
             group["lr"] = rate * factor
@@ -240,7 +240,7 @@ class TrainingState:
         return Limits(
             least_micro_batch=least_micro_batch(
                 batch_norm=trains_batch_norm(self.model),
-                whole_batch=self.sizes.micro_batch if self.parts.whole_batch else None,
+                whole_batch=self.sizes.micro_batch if self.parts.learning.whole_batch else None,
             ),
             blocks=len(checkpointing.blocks(self.model, self.parts)),
             batched_step=kernels.is_batched(self.optimizer),
@@ -323,7 +323,7 @@ def build(
             loaded.recipe.model(),
             loaded.adaptation,
             settings,
-            keeps_stored_type=loaded.parts.keeps_stored_type,
+            keeps_stored_type=loaded.parts.learning.keeps_stored_type,
         ).train()
         memory_format.apply(model, settings.memory_format)
     fully_sharded = None

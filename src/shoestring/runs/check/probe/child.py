@@ -85,10 +85,12 @@ def _run(request: Mapping[str, Any], context: "Context") -> None:
     report_updates(context, session)
     if request["is_check"] and engine and not isinstance(recipe.recipe, WithStandInData):
         compare(context, session)
-    if "validation" in context.data and (engine or recipe.parts.measured or recipe.parts.evaluate):
+    if "validation" in context.data and (
+        engine or recipe.parts.evaluation.measured or recipe.parts.evaluation.evaluate
+    ):
         context.phase = "an evaluation"
         evaluate(context, replace(session, data=context.data))
-    if recipe.parts.answers:
+    if recipe.parts.evaluation.answers:
         context.phase = "an answer to a held-out prompt"
         answer(context, session)
     if engine and context.phase != "an update":
@@ -114,10 +116,10 @@ def _build(request: Mapping[str, Any], context: "Context") -> tuple["TrainingSes
     from shoestring.training.setup import build_session, load_data
 
     loaded = load(request["reference"], request["options"])
-    if loaded.parts.data is None:
+    if loaded.parts.data.data is None:
         loaded = replace(loaded, recipe=WithStandInData(loaded.recipe, _STAND_IN_UPDATES * loaded.effective_batch))
     library: Any = None
-    if loaded.parts.trainer:
+    if loaded.parts.learning.trainer:
         from shoestring.integrations.library import LibraryUpdates
 
         library = LibraryUpdates()

@@ -29,7 +29,7 @@ def compare(context: Context, session: TrainingSession) -> None:
     )
     samples, seconds = _measure_loading(loader, updates.order.updates_per_epoch, session.state.sizes.micro_batch)
     context.report({"stage": "loading", "samples": samples, "seconds": seconds})
-    if request.recipe.parts.whole_batch:
+    if request.recipe.parts.learning.whole_batch:
         return
     if difference := compare_with_halves(first_microbatch(session)):
         context.report({"stage": "halves", "difference": difference.text})

@@ -42,7 +42,7 @@ def evaluate(context: Context, session: TrainingSession) -> None:
 
 def answer(context: Context, session: TrainingSession) -> None:
     """Answer held-out prompts: all of them if there is time, and else at least the first."""
-    answers = session.request.recipe.parts.answers
+    answers = session.request.recipe.parts.evaluation.answers
     assert answers is not None
 
     def answer_in_time() -> tuple[int, bool]:

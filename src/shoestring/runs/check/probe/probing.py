@@ -116,7 +116,7 @@ def _obstacle(loaded: LoadedRecipe, seconds: float) -> str:
     """Return why no probe can be made in so many seconds; empty if one can."""
     if not loaded.reference:
         return "the recipe exists only in this process"
-    if loaded.parts.data is None or loaded.has_placeholder_data:
+    if loaded.parts.data.data is None or loaded.has_placeholder_data:
         return "it has no data here"
     return f"there are only {seconds_text(max(0.0, seconds))} for it" if seconds < LEAST_SECONDS else ""
 
@@ -220,7 +220,7 @@ def _affordable_samples(plan: Plan, loaded: LoadedRecipe, seconds: float) -> int
     effective_batch, micro_batch = loaded.effective_batch, plan.settings.micro_batch or loaded.effective_batch
     predicted = plan.time.predicted.update_seconds
     available = _UPDATES_SHARE * seconds / LEAST_UPDATES
-    if predicted is None or predicted <= available or loaded.parts.whole_batch:
+    if predicted is None or predicted <= available or loaded.parts.learning.whole_batch:
         return effective_batch
     affordable = int(effective_batch * available / predicted)
     return min(effective_batch, max(1, affordable // micro_batch) * micro_batch)

@@ -172,12 +172,12 @@ def _stages(session: TrainingSession) -> list[int]:
     """
     parts, updates = session.request.recipe.parts, session.updates
     assert updates is not None
-    if parts.stage is None or parts.stages is None:
+    if parts.learning.stage is None or parts.learning.stages is None:
         return []
-    total, names, stages = updates.state.total_updates, list(parts.stages), list[int]()
+    total, names, stages = updates.state.total_updates, list(parts.learning.stages), list[int]()
     counts = Counter[int]()
     for number in range(min(total, _MOST_STAGED_UPDATES)):
-        stages.append(names.index(parts.stage(number, updates.order.updates_per_epoch, total)))
+        stages.append(names.index(parts.learning.stage(number, updates.order.updates_per_epoch, total)))
         counts[stages[-1]] += 1
         if len(counts) == len(names) and min(counts.values()) > 1:
             break
