@@ -17,6 +17,7 @@ from shoestring.planning.estimation import Estimate
 from shoestring.planning.inference import InferencePlan
 from shoestring.planning.plan import Plan
 from shoestring.recipe import finding
+from shoestring.recipe.new import NewRecipe
 from shoestring.remote.kaggle import following, package, starting
 from shoestring.remote.kaggle.forecast import Forecast
 from shoestring.remote.notebook.writing import WrittenNotebook
@@ -61,6 +62,7 @@ ANSWERS = (
     Answer(command="predict --out", makers=(Predictions,)),
     Answer(command="replay", makers=(Replay,)),
     Answer(command="notebook", makers=(WrittenNotebook,)),
+    Answer(command="new recipe", makers=(NewRecipe,)),
     Answer(
         command="watch", makers=(View,), note="One object on one line for each change; with `--once` a single object."
     ),

@@ -7,6 +7,7 @@ called, so that `shoestring --help` and `import shoestring` start without torch 
 
 from shoestring.api.checking import check, measure, write_lengths
 from shoestring.api.listing import priced_targets, recipes, target_names, targets
+from shoestring.api.new import new_recipe
 from shoestring.api.notebooks import notebook
 from shoestring.api.planning import compare, estimate, plan, plan_inference
 from shoestring.api.runs import replay, report, watch
@@ -15,6 +16,6 @@ from shoestring.api.weights import converse, evaluate, export, load, predict
 
 __all__ = [
     "check", "compare", "config_file", "converse", "estimate", "evaluate", "export", "is_first_process", "load",
-    "measure", "notebook", "plan", "plan_inference", "predict", "priced_targets", "process_started", "recipes",
-    "replay", "report", "target_names", "targets", "train", "train_supervised", "watch", "write_lengths",
+    "measure", "new_recipe", "notebook", "plan", "plan_inference", "predict", "priced_targets", "process_started",
+    "recipes", "replay", "report", "target_names", "targets", "train", "train_supervised", "watch", "write_lengths",
 ]  # fmt: skip

@@ -67,8 +67,7 @@ def print_error(error: Exception, cause: BaseException | None = None) -> int:
 def _print_typer_error(error: Any) -> int:
     """Print an error in the command line itself: an unknown command, a missing or invalid option."""
     context = getattr(error, "ctx", None)
-    if not sys.argv[1:]:
-        error.show()  # the help
+    if not error.format_message():  # a group without a command: typer has printed its help
         return 2
     command = context.command_path if context else "shoestring"
     return print_error(UsageError(error.format_message(), hint=f"see {command} --help"))

@@ -15,7 +15,7 @@ import typer
 from shoestring.base import streams
 from shoestring.base.packages.quiet import quiet_bitsandbytes
 from shoestring.cli import completion
-from shoestring.cli.commands import checking, kaggle, listing, notebooks, planning, runs, training, weights
+from shoestring.cli.commands import checking, kaggle, listing, new, notebooks, planning, runs, training, weights
 from shoestring.cli.config import Command
 from shoestring.cli.options import examples
 from shoestring.cli.output import status_of
@@ -86,6 +86,7 @@ for command, *lines in (
     (runs.report, "report runs/temporal", "report runs/first runs/second --out comparison.html"),
 ):
     app.command(cls=Command, epilog=examples(*lines))(command)
+app.add_typer(new.app, name="new")
 app.add_typer(kaggle.app, name="kaggle")
 
 
