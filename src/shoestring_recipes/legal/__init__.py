@@ -2,7 +2,8 @@
 
 There are two networks. The classifier is BERT over a sentence and its context; pretrained weights come from the option
 `encoder`, for example law-ai/InLegalBERT. The hierarchical BiLSTM-CRF labels all sentences of a judgment at once; its
-samples are judgments, so the effective batch counts judgments.
+samples are judgments, so the effective batch counts judgments. What differs between them is in `sentence_network.py`
+and `judgment_network.py`; what they share, the judgments, their roles and their metrics, is here.
 
 The baseline always predicts the most frequent role, so `evaluate` reports the metrics of both. Needs
 `pip install -e '.[legal]'`.
@@ -10,17 +11,14 @@ The baseline always predicts the most frequent role, so `evaluate` reports the m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoestring.base.errors import UsageError
-from shoestring.base.packages.requirements import require
 from shoestring.base.units import count_text
 from shoestring.recipe import evidence
 from shoestring.recipe.evaluating import EvaluatesBatches
-from shoestring.recipe.inputs import Input, Rows
 from shoestring_recipes.legal import roles
 from shoestring_recipes.legal.options import Options
 from shoestring_recipes.legal.split import part_shares, split_documents
@@ -31,10 +29,12 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-    from shoestring.recipe.exports import Exported, Format, OnnxGraph
+    from shoestring.recipe.exports import Format, OnnxGraph
+    from shoestring.recipe.inputs import Input, Rows
     from shoestring_recipes.legal.documents import Document
+    from shoestring_recipes.legal.judgment_network import JudgmentNetwork
+    from shoestring_recipes.legal.sentence_network import SentenceNetwork
     from shoestring_recipes.legal.texts import Reader
-    from shoestring_recipes.legal.tokens import Tokenizer
 
 LEARNING_RATES = {
     ("classifier", "full"): 2e-5,
@@ -67,24 +67,36 @@ class Legal(EvaluatesBatches):
         self._reader: Reader | None = None
 
     @property
+    def _network(self) -> SentenceNetwork | JudgmentNetwork:
+        """The network of the option `architecture`."""
+        if self.options.labels_judgments:
+            from shoestring_recipes.legal.judgment_network import JudgmentNetwork
+
+            return JudgmentNetwork(options=self.options, roles=self._roles)
+        from shoestring_recipes.legal.sentence_network import SentenceNetwork
+
+        frequencies = self._frequencies or [1] * len(self._roles)
+        return SentenceNetwork(options=self.options, roles=self._roles, encoder=self._encoder, frequencies=frequencies)
+
+    @property
     def capacity(self) -> float:
         """The most tokens of a sentence with its context, or sentences of a judgment."""
-        return self.options.max_sentences if self._hierarchical else self._max_tokens
+        return self.options.max_sentences if self.options.labels_judgments else self.options.max_tokens
 
     @property
     def length_option(self) -> str:
-        return "max_sentences" if self._hierarchical else "seq_len"
+        return "max_sentences" if self.options.labels_judgments else "seq_len"
 
     @property
     def length_unit(self) -> str:
-        return "sentences" if self._hierarchical else "tokens"
+        return "sentences" if self.options.labels_judgments else "tokens"
 
     def length_source(self) -> str:
         return f"the tokens of {self._encoder or 'hashed words'} with context={self.options.context}"
 
     @property
     def samples_per_row(self) -> float:
-        return 1.0 if self._hierarchical else SENTENCES_PER_JUDGMENT
+        return 1.0 if self.options.labels_judgments else SENTENCES_PER_JUDGMENT
 
     def rows_read(self) -> int:
         """Return the number of judgments that `data` has read."""
@@ -102,73 +114,23 @@ class Legal(EvaluatesBatches):
 
     def model(self) -> nn.Module:
         """Return the network. Raises UsageError if the extra is not installed or the encoder cannot be read."""
-        return self._build_network(self.options.encoder, has_weights=True)
+        return self._network.build(self.options.encoder, has_weights=True)
 
     def skeleton(self) -> nn.Module:
         """Return the network without pretrained weights, by the stored configuration of the encoder if there is one."""
-        return self._build_network(self._encoder, has_weights=False)
-
-    def _build_network(self, encoder: str | None, *, has_weights: bool) -> nn.Module:
-        count, size = len(self._roles), self.options.size
-        if self._hierarchical:
-            from shoestring_recipes.legal.hierarchical import SIZES, HierarchicalBiLSTM
-
-            return HierarchicalBiLSTM(roles=count, vector_width=self.options.vectors, **SIZES[size])
-        require("legal", "transformers")
-        from shoestring_recipes.legal.classifier import build_classifier
-
-        return build_classifier(size, count, encoder, download=self.options.download, has_weights=has_weights)
+        return self._network.build(self._encoder, has_weights=False)
 
     def pretrained(self, path: Path) -> nn.Module:
-        """Return the network with the weights at `path`: its own, transformers' or the guide's."""
-        if self._hierarchical:
-            from shoestring.training.checkpoint.foreign import load_foreign
-
-            network = self.model()
-            load_foreign(path, network)
-            return network
-        require("legal", "transformers")
-        from shoestring_recipes.legal.published_weights import load_classifier
-
-        options = self.options
-        return load_classifier(
-            path, size=options.size, roles=self._roles, encoder=options.encoder, download=options.download
-        )
+        """Return the network with the weights at `path`, also those of transformers or the guide for the classifier."""
+        return self._network.load(path)
 
     def batch(self, size: int) -> Any:
-        """Return the largest batch of the network.
-
-        For the classifier: token ids (size, seq_len) int64, their mask (size, seq_len) int64 and roles (size,) int64.
-        For the other network: see `judgments.largest_batch` and `vectors.largest_batch`.
-        """
-        import torch
-
-        if self.options.vectors is not None:
-            from shoestring_recipes.legal import vectors
-
-            return vectors.largest_batch(size, width=self.options.vectors, sentences=self.options.max_sentences)
-        if self._hierarchical:
-            from shoestring_recipes.legal.judgments import largest_batch
-
-            return largest_batch(size, words=self._max_tokens, sentences=self.options.max_sentences)
-        tokens = torch.ones(size, self._max_tokens, dtype=torch.int64)
-        mask = tokens.clone()
-        # Real batches have padding; without any, attention would choose a kernel that training never uses.
-        mask[0, -1] = 0
-        return tokens, mask, torch.zeros(size, dtype=torch.int64)
+        """Return the largest batch of the network."""
+        return self._network.batch(size)
 
     def loss(self, model: Any, batch: Any) -> Tensor | tuple[Tensor, Tensor]:
-        """Return the mean cross-entropy over the sentences; with class weights, or for a CRF, a sum and its weight."""
-        from torch.nn.functional import cross_entropy
-
-        if self._hierarchical:
-            return model.crf(model(batch), batch["roles"], batch["mask"]).sum(), batch["mask"].sum()
-        tokens, mask, truth = batch
-        logits = model(tokens, mask)
-        if self.options.class_weights == "none":
-            return cross_entropy(logits, truth)
-        weights = logits.new_tensor(self._class_weights)
-        return cross_entropy(logits, truth, weights, reduction="sum"), weights[truth].sum()
+        """Return the mean loss over the sentences; with class weights, or for a CRF, a sum and its weight."""
+        return self._network.loss(model, batch)
 
     def data(self) -> dict[str, Any]:
         """Return the datasets `train`, `validation` and `test`, split by judgments (`split.split_documents`).
@@ -191,17 +153,19 @@ class Legal(EvaluatesBatches):
             for name, documents in parts.items()
         }
         self._data_notes += one_class_notes(classes, "sentences")
-        build = self._dataset_builder()
+        build = self._network.dataset_builder()
         return {name: build(documents) for name, documents in parts.items()}
 
     def whole(self) -> Any:
         """Return all judgments as one dataset, in the order of the files. Raises as `data` does."""
-        return self._dataset_builder()([document for part in self._load_documents().values() for document in part])
+        return self._network.dataset_builder()(
+            [document for part in self._load_documents().values() for document in part]
+        )
 
     def random_parts(self) -> tuple[str, ...]:
         """Return the encoder, unless its weights are pretrained."""
         is_random = self.options.encoder is None and self._preprocessing is None
-        return ("encoder",) if is_random and not self._hierarchical and self.options.size == "full" else ()
+        return ("encoder",) if is_random and not self.options.labels_judgments and self.options.size == "full" else ()
 
     def notes(self) -> list[str]:
         """Return sentences about the data, skipped rows and random or missing weights."""
@@ -219,22 +183,12 @@ class Legal(EvaluatesBatches):
         return notes
 
     def collate(self, samples: Sequence[Any]) -> Any:
-        """Return a batch padded to its longest sample; for the other network see `judgments.collate`."""
+        """Return the network's batch of the samples; those of a prediction have further columns of their rows."""
         from shoestring_recipes.legal import prediction
 
         if isinstance(samples[0], prediction.Located):
-            return prediction.collate(samples, self.collate)
-        if self.options.vectors is not None:
-            from shoestring_recipes.legal import vectors
-
-            return vectors.collate(samples)
-        if self._hierarchical:
-            from shoestring_recipes.legal.judgments import collate
-
-            return collate(samples)
-        from shoestring.training.data.padding import pad_batch
-
-        return pad_batch(samples, (0, 0, None))
+            return prediction.collate(samples, self._network.collate)
+        return self._network.collate(samples)
 
     def length(self, dataset: Any, index: int) -> int:
         """Return the number of tokens of a sentence with its context, or of sentences of a judgment."""
@@ -242,14 +196,11 @@ class Legal(EvaluatesBatches):
 
     def describe(self, dataset: Any, index: int) -> dict[str, Any]:
         """Return the beginning of a sample's (first) sentence, and the number of its sentences or its role."""
-        beginning = dataset.text(index)[:120]
-        if self._hierarchical:
-            return {"beginning": beginning, "sentences": dataset.length(index)}
-        return {"beginning": beginning, "role": self._roles[int(dataset.roles[index])]}
+        return {"beginning": dataset.text(index)[:120], **self._network.describe(dataset, index)}
 
     def label(self, dataset: Any, index: int) -> int:
         """Return the role of a sentence, or 0 for a judgment."""
-        return 0 if self._hierarchical else int(dataset.roles[index])
+        return self._network.label(dataset, index)
 
     def optimizer(self, model: nn.Module) -> Optimizer:
         import torch
@@ -272,14 +223,7 @@ class Legal(EvaluatesBatches):
 
     def evaluate_batch(self, model: Any, batch: Any) -> Any:
         """Return the sum of losses without class weights, the predicted and the true role of each sentence."""
-        from torch.nn.functional import cross_entropy
-
-        if self._hierarchical:
-            emissions, truth, mask = model(batch), batch["roles"], batch["mask"]
-            return model.crf(emissions, truth, mask).sum(), model.crf.decode(emissions, mask)[mask], truth[mask]
-        tokens, mask, truth = batch
-        logits = model(tokens, mask)
-        return cross_entropy(logits, truth, reduction="sum"), logits.argmax(dim=-1), truth
+        return self._network.evaluate(model, batch)
 
     def combine(self, results: Sequence[Any]) -> dict[str, Any]:
         """Return `loss` without class weights, and `metrics.scores` over all sentences."""
@@ -300,7 +244,7 @@ class Legal(EvaluatesBatches):
 
         Raises DataError if there is no such file.
         """
-        from shoestring_recipes.legal import prediction, texts
+        from shoestring_recipes.legal import texts
 
         if source is None:
             source = [
@@ -308,15 +252,11 @@ class Legal(EvaluatesBatches):
             ]
         form = "lines" if self.options.vectors is not None else self.options.text
         self._reader = texts.Reader(form=form, roles=self._roles, find_problem=self._sentence_problem)
-        make_inputs = prediction.judgment_inputs if self._hierarchical else prediction.sentence_inputs
-        return make_inputs(self._reader.read(source), self._dataset_builder())
+        return self._network.inputs(self._reader.read(source))
 
     def predict(self, model: Any, batch: Any) -> list[dict[str, Any]]:
         """Return the role of each sentence and its probability; for a judgment `Rows` of them."""
-        from shoestring_recipes.legal import prediction
-
-        predict = prediction.predict_judgments if self._hierarchical else prediction.predict_sentences
-        return predict(model, batch, self._roles)
+        return self._network.predict(model, batch)
 
     def targets(self, batch: Any) -> list[Any]:
         """Return the true role of each sentence."""
@@ -326,10 +266,7 @@ class Legal(EvaluatesBatches):
 
     def identify(self, dataset: Any, index: int) -> str | int | Rows:
         """Return `FILE:LINE` of a sentence, or `Rows` of them; the number of a sentence that is of no file."""
-        if self._hierarchical:
-            return Rows(dataset.ids[number] for number in dataset.numbers(index))
-        identifier: str | int = dataset.ids[index]
-        return identifier
+        return self._network.identify(dataset, index)
 
     def save_preprocessing(self, folder: Path) -> None:
         from shoestring_recipes.legal import preprocessing
@@ -359,52 +296,14 @@ class Legal(EvaluatesBatches):
 
     @property
     def exports(self) -> dict[str, Format]:
-        """The classifier is a model of transformers; the other network is not."""
-        if self._hierarchical:
-            return {}
-        from shoestring.recipe.exports import Format
-
-        return {"huggingface": Format(write=self._write_classifier)}
+        return self._network.exports()
 
     def onnx(self, model: Any) -> OnnxGraph:
-        from shoestring_recipes.legal.export import classifier_graph, emission_graph
-
-        if self._hierarchical:
-            return emission_graph(model, self._roles, has_words=self.options.vectors is None)
-        return classifier_graph(model, self._roles)
-
-    @property
-    def _hierarchical(self) -> bool:
-        return self.options.architecture == "hier_bilstm_crf"
+        return self._network.onnx(model)
 
     @property
     def _roles(self) -> tuple[str, ...]:
         return self._stored_roles or roles.role_names(self.options.roles)
-
-    @property
-    def _max_tokens(self) -> int:
-        """Largest number of tokens of a text."""
-        return self.options.seq_len or (128 if self._hierarchical else 512)
-
-    @property
-    def _class_weights(self) -> list[float]:
-        """Mean role frequency in the training data divided by that of each role; equal without data, for planning."""
-        frequencies = self._frequencies or [1] * len(self._roles)
-        return [sum(frequencies) / (len(frequencies) * max(1, count)) for count in frequencies]
-
-    def _write_classifier(self, model: Any, folder: Path, samples: Sequence[Any]) -> Exported:
-        from shoestring_recipes.legal.export import write_classifier
-        from shoestring_recipes.legal.tokens import PretrainedTokenizer
-
-        tokenizer = self._build_tokenizer()
-        return write_classifier(
-            model,
-            folder,
-            [self.collate(part) for part in samples],
-            roles=self._roles,
-            tokenizer=tokenizer.library_tokenizer if isinstance(tokenizer, PretrainedTokenizer) else None,
-            max_tokens=self._max_tokens,
-        )
 
     def _load_documents(self) -> dict[str, list[Document]]:
         """Return the judgments, by part if the files define parts."""
@@ -433,36 +332,6 @@ class Legal(EvaluatesBatches):
         from shoestring_recipes.legal.vectors import vector_problem
 
         return vector_problem(sentence, self.options.vectors)
-
-    def _build_tokenizer(self) -> Tokenizer:
-        from shoestring_recipes.legal.tokens import HashedWords, PretrainedTokenizer
-
-        if self._hierarchical:
-            from shoestring_recipes.legal.hierarchical import SIZES
-
-            return HashedWords(SIZES[self.options.size]["vocabulary"])
-        require("legal", "transformers")
-        if self._encoder is not None:
-            return PretrainedTokenizer(self._encoder, download=self.options.download)
-        from shoestring_recipes.legal.classifier import vocabulary_size
-
-        return HashedWords(vocabulary_size(self.options.size))
-
-    def _dataset_builder(self) -> Callable[[list[Document]], Any]:
-        """Return a function from judgments to their dataset."""
-        words, sentences = self._max_tokens, self.options.max_sentences
-        if self.options.vectors is not None:
-            from shoestring_recipes.legal.vectors import Vectors
-
-            return partial(Vectors, sentences=sentences)
-        tokenizer = self._build_tokenizer()
-        if self._hierarchical:
-            from shoestring_recipes.legal.judgments import Judgments
-
-            return partial(Judgments, tokenizer=tokenizer, words=words, sentences=sentences)
-        from shoestring_recipes.legal.sentences import Sentences
-
-        return partial(Sentences, tokenizer=tokenizer, context=self.options.context, max_tokens=words)
 
 
 def _count_sentences(documents: Sequence[Document]) -> int:

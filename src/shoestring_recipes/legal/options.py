@@ -74,6 +74,16 @@ class Options:
     ] = None
     patience: Annotated[int | None, "stop after this many epochs without a better weighted F1; none: never"] = None
 
+    @property
+    def labels_judgments(self) -> bool:
+        """Whether a sample is a judgment, whose sentences are labeled at once, rather than a sentence."""
+        return self.architecture == "hier_bilstm_crf"
+
+    @property
+    def max_tokens(self) -> int:
+        """The largest number of tokens of a sentence with its context, or of words of a judgment's sentence."""
+        return self.seq_len or (128 if self.labels_judgments else 512)
+
     def __post_init__(self) -> None:
         problems = [
             f"{name}={value}: must be {rule}"
@@ -83,7 +93,7 @@ class Options:
         ]
         if problem := roles.roles_problem(self.roles):
             problems.append(problem)
-        if self.architecture == "hier_bilstm_crf":
+        if self.labels_judgments:
             if self.encoder is not None:
                 problems.append(f"encoder={self.encoder}: hier_bilstm_crf has no pretrained encoder")
             if self.class_weights != "none":
