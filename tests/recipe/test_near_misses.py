@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from shoestring.base.errors import UsageError
-from shoestring.recipe.finding import BUILT_IN, find
+from shoestring.recipe.finding import find
+from shoestring.recipe.installed import built_in_names
 from shoestring.recipe.near_misses import NEAR_MISSES
 from shoestring.recipe.parts import Parts
 
@@ -56,6 +57,6 @@ def test_names_that_are_the_recipes_own_are_accepted():
 
 
 def test_built_in_recipes_pass_and_no_part_is_refused():
-    for name in BUILT_IN:
+    for name in built_in_names():
         find(name)
     assert not NEAR_MISSES.keys() & Parts.__dataclass_fields__.keys()

@@ -253,12 +253,12 @@ class Session:
         )
 
     def install(self, package: Path) -> None:
-        """Install Shoestring, and what the image lacks of its requirements, beside the image and not into it."""
+        """Install Shoestring, the package of a recipe, and what the image lacks, beside the image and not into it."""
         wheels = sorted(package.glob("shoestring-*.whl"))
         if len(wheels) != 1:
             raise SessionError(f"{package} has {len(wheels)} wheels of Shoestring instead of one")
         shutil.rmtree(SITE, ignore_errors=True)
-        self.pip(["--no-index", *map(str, wheels)])
+        self.pip(["--no-index", *map(str, [*wheels, *(package / name for name in self.config.get("wheels", ()))])])
         # A package that is installed now may need others in turn.
         for _ in range(10):
             missing = missing_requirements(self.config["extras"])
