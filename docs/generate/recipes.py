@@ -9,7 +9,8 @@ from docs.generate.settings import section, value_text
 
 from shoestring.base import config
 from shoestring.recipe.absent_data import AbsentData
-from shoestring.recipe.finding import BUILT_IN, find
+from shoestring.recipe.finding import find
+from shoestring.recipe.installed import built_in_names
 from shoestring.recipe.options import Adaptation, Common, LoadedRecipe, option_fields, own_fields, size_defaults
 
 _INTRODUCTION = """
@@ -37,7 +38,7 @@ These options adapt the model and the optimizer of any recipe after they are bui
 
 def page() -> str:
     """Return the page with a section for each built-in recipe, and the options that all recipes have."""
-    recipes = [find(name) for name in BUILT_IN]
+    recipes = [find(name) for name in built_in_names()]
     overview = table(
         ("recipe", "summary"), ((f"[`{loaded.name}`](#{loaded.name})", escape(_summary(loaded))) for loaded in recipes)
     )

@@ -13,7 +13,7 @@ from benchmarks.gpu.cases import CONFIGURATIONS, Case, cases, tiny
 
 from shoestring.base.settings import Settings
 from shoestring.hardware.catalog import DEVICES
-from shoestring.recipe.finding import BUILT_IN
+from shoestring.recipe.installed import built_in_names
 
 MIB = 2**20
 LAYER = Case(
@@ -147,8 +147,8 @@ SMALL = {"gpt2-tiny", "resnet-18", "bert-small", "gpt2-small"}
 
 def test_the_grid_has_all_recipes_and_ten_configurations() -> None:
     all_cases = cases(("fp32", "fp16", "bf16"))
-    first = {case.model for case in all_cases[: len(BUILT_IN) + 10]}
-    assert first == {*BUILT_IN, *CONFIGURATIONS} - SMALL and len(first) == len(BUILT_IN) + 10
+    first = {case.model for case in all_cases[: len(built_in_names()) + 10]}
+    assert first == {*built_in_names(), *CONFIGURATIONS} - SMALL and len(first) == len(built_in_names()) + 10
     for name, values in (
         ("precision", {"fp32", "fp16", "bf16"}),
         ("checkpointing", {"no", "full"}),

@@ -10,10 +10,10 @@ from packaging.utils import canonicalize_name
 from shoestring.base.packages.requirements import Package, required
 from shoestring.hardware.images import IMAGES, AddedPackage, Image, has, lacks
 from shoestring.hardware.targets import known
-from shoestring.recipe.finding import BUILT_IN
+from shoestring.recipe.installed import built_in_names
 
 CONSTRAINTS = Path(__file__).parents[2] / "constraints"
-EXTRAS = (*BUILT_IN, "huggingface", "bitsandbytes")
+EXTRAS = (*built_in_names(), "huggingface", "bitsandbytes")
 images = pytest.mark.parametrize("image", IMAGES.values(), ids=list(IMAGES))
 
 

@@ -1,7 +1,8 @@
 """The proposals of a plan whose requested settings do not fit."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
+from typing import Annotated, Literal
 
 import pytest
 
@@ -9,6 +10,7 @@ from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
 from shoestring.planning.gpus import search
 from shoestring.planning.proposals import proposals
+from shoestring.recipe.cheaper import Cheaper
 from shoestring.recipe.finding import find
 from tests.planning.estimate.example_traces import FACTS
 from tests.planning.fake_candidates import GIB, FakeCandidates, bytes_per_sample
@@ -103,19 +105,31 @@ def test_only_possible_settings_are_evaluated_once_per_precision():
     assert evaluated == [48, 48, 64, 64]  # in two precisions, as requested and with an open microbatch
 
 
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    narrow: Annotated[int, "how much is learned", Cheaper("less")] = 800
+    chunk: Annotated[int, "how much at once", Cheaper("smaller chunks", changes_learning=False)] = 800
+    attention: Annotated[Literal["near", "some", "all"], "who sees whom", Cheaper("some", values=["near", "some"])] = (
+        "all"
+    )
+    groups: Annotated[int | None, "none: all of narrow", Cheaper("groups", unset="narrow", order=-1)] = None
+    size: Annotated[int, "nothing that a plan may propose"] = 800
+
+
 class WithOptions(MinimalRecipe):
-    def __init__(self, seq_len: int = 800, loss_chunk: int = 800) -> None: ...
+    def __init__(self, options: Options | None = None) -> None:
+        self.options = options or Options()
 
 
 @pytest.mark.parametrize(
     ("option", "events", "largest", "values", "proposed"),
     [
-        ("seq_len", 10, 300, [400, 200, 300], 300),
-        ("seq_len", 10, 750, [400, 600, 700], 700),
-        ("seq_len", 10, 50, [400, 200, 100], 100),  # none fits: the smallest
-        ("seq_len", 110_000, 750, [400], 400),  # a larger value is not worth a long trace
-        ("loss_chunk", 10, 750, [100], 100),  # what is learned does not depend on it, and a larger one is not faster
-        ("loss_chunk", 10, 50, [100], 100),
+        ("narrow", 10, 300, [400, 200, 300], 300),
+        ("narrow", 10, 750, [400, 600, 700], 700),
+        ("narrow", 10, 50, [400, 200, 100], 100),  # none fits: the smallest
+        ("narrow", 110_000, 750, [400], 400),  # a larger value is not worth a long trace
+        ("chunk", 10, 750, [100], 100),  # what is learned does not depend on it, and a larger one is not faster
+        ("chunk", 10, 50, [100], 100),
     ],
 )
 def test_smaller_value_of_an_option(option, events, largest, values, proposed):
@@ -136,7 +150,7 @@ def test_smaller_value_of_an_option(option, events, largest, values, proposed):
             )
 
     candidates = OptionCandidates(bytes_of=lambda _: 99 * GIB)
-    candidates.loaded = find(WithOptions()).replace(seq_len=800, loss_chunk=800)
+    candidates.loaded = find(WithOptions())
     chosen = candidates.evaluate(Settings(precision="fp16", micro_batch=1, checkpointing="no"))
     by_name = {
         name: proposal
@@ -145,3 +159,31 @@ def test_smaller_value_of_an_option(option, events, largest, values, proposed):
     }
     assert traced == values
     assert by_name[option].values == {option: proposed} and by_name[option].fits == (proposed <= largest)
+
+
+def test_options_are_proposed_as_they_declare():
+    class Candidates(FakeCandidates):
+        def evaluate_with_options(self, changes, settings):
+            return replace(
+                self.evaluate(settings), memory=SimpleNamespace(fits=True, peak_bytes=1, high_bytes=1, parts=())
+            )
+
+    candidates = Candidates(bytes_of=lambda _: 99 * GIB)
+    candidates.loaded = find(WithOptions()).replace(narrow=100, chunk=1)
+    chosen = candidates.evaluate(Settings(precision="fp16", micro_batch=1, checkpointing="no"))
+
+    def proposed(fits):
+        answer = proposals(candidates, chosen, chosen.settings, fits=fits, facts=FACTS)
+        own = [proposal for proposal in answer if proposal.values.keys() <= vars(Options()).keys() and proposal.values]
+        return [(proposal.name, dict(proposal.values)) for proposal in own]
+
+    assert proposed(fits=False) == [
+        ("less", {"narrow": 87}),
+        ("some", {"attention": "some"}),
+        ("groups", {"groups": 87}),
+    ]
+    assert proposed(fits=True) == [
+        ("less", {"narrow": 50}),
+        ("some", {"attention": "some"}),
+        ("groups", {"groups": 50}),
+    ]

@@ -6,9 +6,10 @@ import pytest
 
 from shoestring.base.errors import UsageError
 from shoestring.recipe.absent_data import Lengths
-from shoestring.recipe.finding import built_in, choose, find, load
+from shoestring.recipe.finding import choose, find, load
+from shoestring.recipe.installed import built_in_names
 
-BUILT_IN = [recipe["name"] for recipe in built_in()]
+BUILT_IN = built_in_names()
 
 
 def write_lengths(tmp_path, **content):

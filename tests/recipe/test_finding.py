@@ -2,7 +2,7 @@ import pytest
 
 from shoestring.base.errors import UsageError
 from shoestring.recipe.contract import require_data
-from shoestring.recipe.finding import built_in, find
+from shoestring.recipe.finding import describe_installed, find
 
 MINE = """
 class {name}:
@@ -104,7 +104,7 @@ def test_object_without_the_methods_is_refused():
 
 
 def test_built_in_recipes_have_a_summary_and_sizes():
-    for recipe in built_in():
+    for recipe in describe_installed():
         names = {option["name"] for option in recipe["options"]}
         assert {"size", "epochs", "effective_batch", "seed"} <= names
         assert recipe["summary"].endswith(".")

@@ -10,16 +10,17 @@ if TYPE_CHECKING:
 
 
 def recipes(recipe: str | None = None) -> list[dict[str, Any]]:
-    """Return the built-in recipes, or only `recipe`: name, summary, and options with defaults, choices and help.
+    """Return the recipes of installed packages, or only `recipe`: name, summary, origin, and options with defaults,
+    choices and help.
 
-    `recipe` is a built-in name or a path to a file, which is executed. The keys of each dict are those of the JSON of
-    `shoestring recipes`.
+    `recipe` is the name of one of them or a path to a file, which is executed. The keys of each dict are those of the
+    JSON of `shoestring recipes`.
 
     Raises UsageError for an unknown recipe.
     """
-    from shoestring.recipe.finding import built_in, describe, find
+    from shoestring.recipe.finding import describe, describe_installed, find
 
-    return built_in() if recipe is None else [describe(find(recipe))]
+    return describe_installed() if recipe is None else [describe(find(recipe))]
 
 
 def targets() -> list[Target]:

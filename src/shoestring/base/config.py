@@ -27,6 +27,8 @@ class Field:
     choices: tuple[Any, ...]
     default: Any
     help: str
+    notes: tuple[Any, ...] = ()
+    """What else is annotated after the help."""
 
     @property
     def optional(self) -> bool:
@@ -134,9 +136,9 @@ def too_small(values: Mapping[str, Any], floors: Mapping[str, float]) -> list[st
 
 
 def _field(name: str, hint: Any, default: Any) -> Field:
-    text = ""
+    text, notes = "", []
     if get_origin(hint) is Annotated:
-        hint, text = get_args(hint)[:2]
+        hint, text, *notes = get_args(hint)
     members = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
     types: list[Any] = []
     choices: list[Any] = []
@@ -145,7 +147,7 @@ def _field(name: str, hint: Any, default: Any) -> Field:
             choices += get_args(member)
         else:
             types.append(member)
-    return Field(name=name, types=tuple(types), choices=tuple(choices), default=default, help=text)
+    return Field(name=name, types=tuple(types), choices=tuple(choices), default=default, help=text, notes=tuple(notes))
 
 
 def _is_path(text: str) -> bool:

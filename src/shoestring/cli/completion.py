@@ -32,10 +32,10 @@ _MOST_FOLDERS = 2000
 
 
 def recipe(incomplete: str) -> list[Suggestion]:
-    """Complete the name of a built-in recipe."""
-    from shoestring import api
+    """Complete the name of an installed recipe, without importing it."""
+    from shoestring.recipe.installed import installed
 
-    return [(entry["name"], entry["summary"]) for entry in api.recipes() if entry["name"].startswith(incomplete)]
+    return [(name, recipes[0].package.origin) for name, recipes in installed().items() if name.startswith(incomplete)]
 
 
 def target(incomplete: str) -> list[Suggestion]:
@@ -116,10 +116,12 @@ def _fields(recipe: str | None) -> "dict[str, Field]":
     """Return the options of a built-in recipe, or those that every recipe has, and the settings."""
     from shoestring.base import config
     from shoestring.base.settings import Settings
-    from shoestring.recipe.finding import BUILT_IN, find
+    from shoestring.recipe.finding import find
+    from shoestring.recipe.installed import built_in_names
     from shoestring.recipe.options import Adaptation, Common, option_fields
 
-    options = option_fields(find(recipe)) if recipe in BUILT_IN else config.fields(Common) | config.fields(Adaptation)
+    is_built_in = recipe in built_in_names()
+    options = option_fields(find(recipe)) if is_built_in else config.fields(Common) | config.fields(Adaptation)
     return options | config.fields(Settings)
 
 

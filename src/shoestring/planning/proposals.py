@@ -13,26 +13,11 @@ from shoestring.planning.candidates import Candidate, Candidates
 from shoestring.planning.search import TIE_RATIO, collect_candidates, fastest
 from shoestring.planning.shares import samples_per_shard
 from shoestring.planning.trace.record import Facts, Trace
+from shoestring.recipe.cheaper import Cheaper
 from shoestring.recipe.options import Adaptation, LoadedRecipe, option_fields
 
-_ROUNDING = "no more than rounding"
-SMALLER: Mapping[str, str] = {
-    "loss_chunk": f"the loss in smaller chunks, which changes {_ROUNDING}",
-    "written_at_once": f"completions generated in smaller groups: other random draws, otherwise {_ROUNDING}",
-    "completion_len": "shorter completions",
-    "seq_len": "shorter sequences",
-    "a_len": "shorter target texts",
-    "prompt_len": "shorter prompts",
-    "q_len": "shorter questions",
-    "crop": "smaller crops",
-    "pixels": "smaller images",
-    "generations": "fewer generations",
-    "beams": "fewer beams",
-}
-"""Names of recipes' options that a smaller value makes cheaper, with a description of that change.
-
-Those that hardly change what is learned come first, because the budget may not suffice for all.
-"""
+_SMALLER_BATCH = Cheaper("a smaller effective batch, whose completions are generated all at once")
+"""Of a recipe that generates samples: otherwise an effective batch is divided into microbatches."""
 
 ADAPTATIONS: Sequence[tuple[Mapping[str, Any], str]] = (
     ({"optimizer_states": "8bit"}, "8-bit optimizer states"),
@@ -49,9 +34,6 @@ _CHOSEN = ("micro_batch", "precision", "checkpointing", "optimizer_kernel")
 
 _LEAST_SAVED = 0.1
 """The least share of the peak that a proposal has to save, unless it saves time."""
-
-_PARTS = 8
-"""The smaller values of an option are eighths of it."""
 
 BUDGET = 60_000
 """Trace events that proposals may cost in addition to a plan that fits: about five seconds."""
@@ -141,8 +123,8 @@ def proposals(
         ]
     for values, _ in _adaptations(candidates.loaded, facts):
         candidates.prefetch(_adapted(chosen.settings), values)  # while others are traced
-    for name, smaller in [*_smaller_values(candidates.loaded)][1:]:
-        change = {name: smaller[_first_index(name, smaller)]}
+    for option in [*_cheaper_options(candidates.loaded)][1:]:
+        change = {option.name: option.values[option.first_index]}
         candidates.prefetch(_limit_micro_batch(candidates, chosen.settings, change), change)
     settings = [
         *_propose_open_settings(candidates, chosen, requested),
@@ -235,61 +217,68 @@ def _propose_settings(candidates: Candidates, chosen: Candidate, budget: _Budget
             yield Proposal(name=name, values=values, changes_learning=False, note=result)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Option:
+    """An option of the recipe, and its values that are cheaper than the present one and possible."""
+
+    name: str
+    cheaper: Cheaper
+    values: Sequence[Any]
+    """The cheapest first."""
+    half: Any
+    """The one of them that is nearest to half of the present value."""
+
+    @property
+    def first_index(self) -> int:
+        """The index of the value to trace first: the cheapest if what is learned does not depend on it."""
+        return (len(self.values) - 1) // 2 if self.cheaper.changes_learning else 0
+
+
+def _cheaper_options(loaded: LoadedRecipe) -> Iterator[_Option]:
+    """Yield the recipe's options that have cheaper values, in the order in which they are proposed."""
+    declared = [
+        (name, note)
+        for name, field in option_fields(loaded).items()
+        for note in field.notes
+        if isinstance(note, Cheaper)
+    ]
+    declared.sort(key=lambda option: (loaded.options[option[0]] is None, option[1].changes_learning, option[1].order))
+    if loaded.parts.learning.rollout is not None:
+        declared.append(("effective_batch", _SMALLER_BATCH))
+    for name, cheaper in declared:
+        present = loaded.options[name]
+        if present is None:
+            present = loaded.options.get(cheaper.unset)
+        if values := [value for value in cheaper.than(present) if _is_possible(loaded, {name: value})]:
+            half = values[-1] if cheaper.values else min(values, key=lambda value: abs(value - present / 2))
+            yield _Option(name=name, cheaper=cheaper, values=values, half=half)
+
+
 def _propose_options(candidates: Candidates, chosen: Candidate, budget: _Budget, fits: bool) -> Iterator[Proposal]:
-    """Propose smaller values of the recipe's options that make samples cheaper."""
-    options = [*_smaller_values(candidates.loaded)]
+    """Propose the values of the recipe's options that make samples cheaper."""
+    options = [*_cheaper_options(candidates.loaded)]
     # Of a plan that fits one value of each option is traced; otherwise a search takes several traces.
     budgets = [budget] * len(options) if fits else budget.divide(len(options))
-    for (name, values), share in zip(options, budgets, strict=True):
-        if fits:
-            values = [min(values, key=lambda value: abs(value - _current(candidates.loaded, name) / 2))]
-        if proposal := _propose_largest_that_fits(candidates, chosen, share, name, values):
+    for option, share in zip(options, budgets, strict=True):
+        searched = replace(option, values=[option.half]) if fits else option
+        if proposal := _propose_largest_that_fits(candidates, chosen, share, searched):
             yield proposal
 
 
-def _smaller_values(loaded: LoadedRecipe) -> Iterator[tuple[str, list[int]]]:
-    """Yield the recipe's options with smaller values that are possible, in rising order."""
-    names = [name for name in SMALLER if isinstance(loaded.options.get(name), int) and loaded.options[name] > 1]
-    if loaded.parts.learning.rollout is not None:
-        names += [name for name in ("written_at_once", "effective_batch") if name not in names]
-    for name in names:
-        current = _current(loaded, name)
-        values = sorted({max(1, current * share // _PARTS) for share in range(1, _PARTS)} - {current})
-        if values := [value for value in values if _is_possible(loaded, {name: value})]:
-            yield name, values
-
-
-def _current(loaded: LoadedRecipe, name: str) -> int:
-    return int(loaded.options.get(name) or loaded.effective_batch)
-
-
-def _title(name: str) -> str:
-    return SMALLER.get(name, "a smaller effective batch, whose completions are generated all at once")
-
-
-def _changes_learning(name: str) -> bool:
-    return _ROUNDING not in _title(name)
-
-
-def _first_index(name: str, values: Sequence[int]) -> int:
-    """Return the index of the value to trace first: the smallest if what is learned does not depend on it."""
-    return (len(values) - 1) // 2 if _changes_learning(name) else 0
-
-
 def _propose_largest_that_fits(
-    candidates: Candidates, chosen: Candidate, budget: _Budget, name: str, values: Sequence[int]
+    candidates: Candidates, chosen: Candidate, budget: _Budget, option: _Option
 ) -> Proposal | None:
-    """Return the proposal of the largest of the values (in rising order) that fits, or of the smallest if none fits.
+    """Return the proposal of the option's last value that fits, or of its first one, the cheapest, if none fits.
 
-    It may be a smaller one if traces are long, or if what is learned does not depend on it and a larger one would not
-    be faster.
+    It may be a cheaper one if traces are long, or if what is learned does not depend on it and another one would not be
+    faster.
     """
-    title, changes_learning = _title(name), _changes_learning(name)
+    title, changes_learning, values = option.cheaper.change, option.cheaper.changes_learning, option.values
     best: Proposal | None = None
     low, high = -1, len(values)  # the largest index that fits, and the smallest that does not
-    index = _first_index(name, values)
+    index = option.first_index
     while high - low > 1:
-        change = {name: values[index]}
+        change = {option.name: values[index]}
         result = _evaluate(candidates, change, _limit_micro_batch(candidates, chosen.settings, change), budget)
         if isinstance(result, str):
             if best or not result:

@@ -5,40 +5,31 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, TypeGuard
 
 from shoestring.base import config
-from shoestring.base.errors import UsageError, nearest
+from shoestring.base.errors import ShoestringError, UsageError, nearest
 from shoestring.base.failures import recipe_errors
 from shoestring.base.reading import is_file, is_folder
 from shoestring.base.settings import Settings
-from shoestring.recipe import lightning
+from shoestring.recipe import installed, lightning
 from shoestring.recipe.absent_data import split_values
 from shoestring.recipe.dataset_paths import DatasetPath, require_no_local_paths, split_dataset_paths
+from shoestring.recipe.installed import InstalledRecipe, Package
 from shoestring.recipe.near_misses import require_no_near_misses
 from shoestring.recipe.options import LoadedRecipe, option_fields, own_fields, size_defaults, with_defaults
 from shoestring.recipe.source import RecipeSource
 
-BUILT_IN = {
-    "vqa": "shoestring_recipes.vqa:VQA",
-    "legal": "shoestring_recipes.legal:Legal",
-    "temporal": "shoestring_recipes.temporal:Temporal",
-    "chart": "shoestring_recipes.chart:Chart",
-    "cloud": "shoestring_recipes.cloud:Cloud",
-    "finetune": "shoestring_recipes.finetune:Finetune",
-}
-
 HUGGING_FACE = "hf:"
 """The prefix of a recipe that is made from a Hugging Face configuration."""
-FINETUNE = "finetune"
-"""The recipe that trains such a model on data."""
+_A_RECIPE_HAS = "a recipe has model(), batch(size) and loss(model, batch)"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
-_LIGHTNING = "shoestring.integrations.lightning"
-"""The module that makes recipes of LightningModules."""
+_HUGGING_FACE, _LIGHTNING = "shoestring.integrations.huggingface", "shoestring.integrations.lightning"
+"""The modules that make recipes of configurations and of LightningModules; this layer is below theirs."""
 
 
 class VerifiedReference(str):
@@ -55,8 +46,8 @@ class VerifiedReference(str):
 def find(reference: str | object, *, verified: Mapping[str, bytes] | None = None, is_new: bool = True) -> LoadedRecipe:
     """Return a recipe with its default options.
 
-    `reference` is a built-in name, `hf:PATH_OR_NAME`, `path/to/file.py`, `path/to/file.py:Class`, an object of this
-    process, for example of a class defined in a notebook, or what this function has returned.
+    `reference` is the name of an installed recipe, `hf:PATH_OR_NAME`, `path/to/file.py`, `path/to/file.py:Class`, an
+    object of this process, for example of a class defined in a notebook, or what this function has returned.
 
     Loading a file executes its code: use only files that you would run with Python. With `verified`, only these
     contents of the file and of files beside it are executed (`recipe.source`).
@@ -79,10 +70,8 @@ def _find(reference: str | object, verified: Mapping[str, bytes] | None) -> Load
         return _find_live(reference)
     if "\0" in reference:
         raise UsageError(f"there is no recipe {reference!r}", hint="a path has no NUL character")
-    if reference in BUILT_IN:
-        module, _, cls = BUILT_IN[reference].partition(":")
-        kind = getattr(importlib.import_module(module), cls)
-        return with_defaults(kind, reference)
+    if recipe := installed.find(reference):
+        return _load_installed(recipe)
     if reference.startswith(HUGGING_FACE):
         return _find_hugging_face(reference.removeprefix(HUGGING_FACE))
     path = file_of(reference)
@@ -101,8 +90,10 @@ def _suggest(reference: str) -> str:
     is_hub_name = _HUB_NAME.fullmatch(reference) and not (is_file(path) or is_folder(path))
     if is_model or path.suffix == ".json" or is_hub_name:
         return f"for a Hugging Face model use {HUGGING_FACE}{reference}"
+    if not (names := list(installed.installed())):
+        return "this copy of Shoestring has no metadata, so nothing is found by its name: install it with pip"
     return (
-        f"{nearest(reference, BUILT_IN)}; for your own recipe use path/to/file.py, "
+        f"{nearest(reference, names)}; for your own recipe use path/to/file.py, "
         f"for a Hugging Face model {HUGGING_FACE}path/to/config.json"
     )
 
@@ -113,11 +104,13 @@ def file_of(reference: str) -> Path | None:
     Raises UsageError if there is no such file.
     """
     file = reference.partition(":")[0]
-    if reference in BUILT_IN or reference.startswith(HUGGING_FACE) or not file.endswith(".py"):
+    if reference.startswith(HUGGING_FACE) or not file.endswith(".py"):
         return None
     path = Path(file).resolve()
     if not is_file(path):
-        raise UsageError(f"there is no file {path}", hint=f"the built-in recipes are {', '.join(BUILT_IN)}")
+        raise UsageError(
+            f"there is no file {path}", hint=f"the built-in recipes are {', '.join(installed.built_in_names())}"
+        )
     return path
 
 
@@ -230,15 +223,36 @@ def as_finetune(reference: str, values: Mapping[str, object]) -> tuple[str, dict
     source = _find_hugging_face(reference.removeprefix(HUGGING_FACE)).name.removeprefix(HUGGING_FACE)
     path = Path(source)
     model = str(path.parent) if path.suffix == ".json" and path.is_file() else source
-    return FINETUNE, {"model": model, **values}
+    return recipe_for_data(), {"model": model, **values}
 
 
-def built_in() -> list[dict[str, Any]]:
-    """Return the built-in recipes: name, summary, and options with defaults, choices and help.
+def recipe_for_data() -> str:
+    """Return the name of the recipe that trains a model `hf:...` on data."""
+    return installed.recipe_for_data(HUGGING_FACE.removesuffix(":"))
 
-    An option is the recipe's `own`, or one that every recipe has.
+
+def package_of(reference: str) -> Package | None:
+    """Return the package of the installed recipe of this name; None if there is none. It is not imported.
+
+    Raises UsageError if several packages have one.
     """
-    return [describe(find(name)) for name in BUILT_IN]
+    recipe = installed.find(reference)
+    return recipe.package if recipe else None
+
+
+def describe_installed() -> list[dict[str, Any]]:
+    """Return the recipes of installed packages, the built-in ones first, as `describe` does."""
+    return [_describe_installed(recipe, recipes) for recipes in installed.installed().values() for recipe in recipes]
+
+
+def _describe_installed(recipe: InstalledRecipe, of_this_name: Sequence[InstalledRecipe]) -> dict[str, Any]:
+    try:
+        if len(of_this_name) > 1:
+            raise UsageError(installed.ambiguity(of_this_name))
+        return describe(_load_installed(recipe))
+    except ShoestringError as error:
+        problem = error.message
+    return {"name": recipe.name, "summary": "", "origin": recipe.package.origin, "problem": problem, "options": []}
 
 
 def describe(loaded: LoadedRecipe) -> dict[str, Any]:
@@ -247,6 +261,8 @@ def describe(loaded: LoadedRecipe) -> dict[str, Any]:
     Keys:
         name (text): the name of the recipe, or of its file
         summary (text): the first line of the recipe's docstring
+        origin (text): `built-in`, the distribution and version of the package, or the file of the recipe
+        problem (text): why the recipe cannot be used; null if it can
         options (list of objects): the recipe's options, its own first
         options.name (text): the key of `--set`
         options.default (JSON): the value without `--set`; null for none
@@ -258,6 +274,8 @@ def describe(loaded: LoadedRecipe) -> dict[str, Any]:
     return {
         "name": loaded.name,
         "summary": next(iter((type(loaded.recipe).__doc__ or "").strip().splitlines()), ""),
+        "origin": loaded.package.origin if loaded.package else str(loaded.path or loaded.name),
+        "problem": None,
         "options": [
             {
                 "name": field.name,
@@ -271,6 +289,18 @@ def describe(loaded: LoadedRecipe) -> dict[str, Any]:
     }
 
 
+def _load_installed(recipe: InstalledRecipe) -> LoadedRecipe:
+    subject = f"the recipe {recipe.name} of {recipe.package}"
+    kind, module = recipe.load()
+    if lightning.is_trainable(kind):
+        kind = _lightning_recipe(kind, module, subject)
+    elif missing := _missing_methods(kind):
+        raise UsageError(
+            f"{subject} is not a recipe: {recipe.entry.value} lacks {', '.join(missing)}", hint=_A_RECIPE_HAS
+        )
+    return with_defaults(kind, recipe.name, package=recipe.package)
+
+
 def _find_live(recipe: object) -> LoadedRecipe:
     if lightning.is_trainable(recipe):
         adapter: Any = importlib.import_module(_LIGHTNING).recipe_class(recipe)
@@ -282,7 +312,7 @@ def _find_live(recipe: object) -> LoadedRecipe:
     if missing:
         raise UsageError(
             f"{type(recipe).__name__} is not a recipe: it lacks {', '.join(missing)}",
-            hint="a recipe has model(), batch(size) and loss(model, batch)",
+            hint=_A_RECIPE_HAS,
         )
     return with_defaults(recipe, type(recipe).__name__, is_live=True)
 
@@ -298,7 +328,7 @@ def _find_hugging_face(source: str) -> LoadedRecipe:
             f"there is no file {path.resolve()}", hint="use hf: with a config.json, its folder, or a name on the hub"
         )
     source = str(path.resolve()) if is_local else source
-    kind = importlib.import_module("shoestring.integrations.huggingface").recipe_class(source)
+    kind = importlib.import_module(_HUGGING_FACE).recipe_class(source)
     return with_defaults(kind, HUGGING_FACE + source)
 
 
@@ -332,14 +362,12 @@ def _load_recipe_class(path: Path, class_name: str, verified: Mapping[str, bytes
             hint=f"select one, for example {path}:{next(iter(recipes))}",
         )
     (kind,) = recipes.values()
-    return _recipe_class(kind, module, path), source
+    return _lightning_recipe(kind, module, str(path)) if lightning.is_trainable(kind) else kind, source
 
 
-def _recipe_class(kind: type, module: ModuleType, path: Path) -> type:
-    """Return the class of a recipe; for a LightningModule, that of the recipe that trains it."""
-    if not lightning.is_trainable(kind):
-        return kind
-    with recipe_errors(f"{path} could not be run"):
+def _lightning_recipe(kind: type, module: ModuleType, subject: str) -> type:
+    """Return the class of the recipe that trains a LightningModule, with the data of its module."""
+    with recipe_errors(f"{subject} could not be run"):
         adapter: type = importlib.import_module(_LIGHTNING).recipe_class(kind, vars(module).values())
     return adapter
 

@@ -16,6 +16,7 @@ from shoestring.base.failures import recipe_errors
 from shoestring.recipe.absent_data import AbsentData, Lengths, samples_of
 from shoestring.recipe.contract import datasets, require_real_data, updates_per_epoch
 from shoestring.recipe.dataset_paths import DatasetPath
+from shoestring.recipe.installed import Package
 from shoestring.recipe.parts import Parts
 from shoestring.recipe.source import RecipeSource
 from shoestring.recipe.subset import Subset, choose_subset, require_subset
@@ -111,11 +112,22 @@ class LoadedRecipe:
     """Whether the recipe is a live object."""
     source: RecipeSource | None = None
     """The file of the user's own recipe."""
+    package: Package | None = None
+    """The installed package that has the recipe under this name."""
     recipe: Any
     options: Mapping[str, Any]
     """The value of every option, including `epochs`, `effective_batch` and `seed`."""
     in_datasets: Mapping[str, DatasetPath] = field(default_factory=dict)
     """The options that are paths in datasets of Kaggle, which only its sessions have. They are not among `options`."""
+
+    @property
+    def is_built_in(self) -> bool:
+        return self.package is not None and self.package.is_built_in
+
+    @property
+    def foreign_package(self) -> Package | None:
+        """The package of a recipe that is neither built-in nor a file: another version of it is another recipe."""
+        return None if self.is_built_in else self.package
 
     @property
     def path(self) -> Path | None:
@@ -285,18 +297,27 @@ def _adaptation_fields(loaded: LoadedRecipe) -> dict[str, config.Field]:
 
 
 def with_defaults(
-    recipe: object, name: str, *, source: RecipeSource | None = None, is_live: bool = False
+    recipe: object,
+    name: str,
+    *,
+    source: RecipeSource | None = None,
+    package: Package | None = None,
+    is_live: bool = False,
 ) -> LoadedRecipe:
     """Return a recipe, or the recipe made by a class, with its default options.
 
     Raises UsageError if the recipe's own code raises an exception.
     """
     with recipe_errors(f"{name} could not be made with its default options"):
-        return _with_defaults(recipe() if isinstance(recipe, type) else recipe, name, source, is_live)
+        if isinstance(recipe, type):
+            recipe = recipe()
+        return _with_defaults(
+            LoadedRecipe(name=name, is_live=is_live, source=source, package=package, recipe=recipe, options={})
+        )
 
 
-def _with_defaults(recipe: object, name: str, source: RecipeSource | None, is_live: bool) -> LoadedRecipe:
-    loaded = LoadedRecipe(name=name, is_live=is_live, source=source, recipe=recipe, options={})
+def _with_defaults(loaded: LoadedRecipe) -> LoadedRecipe:
+    recipe = loaded.recipe
     own, adaptation_fields, absent_fields = own_fields(loaded), _adaptation_fields(loaded), config.fields(AbsentData)
 
     def default(field: config.Field) -> Any:

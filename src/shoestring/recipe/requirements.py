@@ -1,6 +1,6 @@
 """The extras of Shoestring that a recipe with its options requires."""
 
-from shoestring.recipe.finding import BUILT_IN, HUGGING_FACE
+from shoestring.recipe.finding import HUGGING_FACE
 from shoestring.recipe.options import LoadedRecipe
 
 _EXTRAS_OF_OPTIONS = (
@@ -12,7 +12,7 @@ _EXTRAS_OF_OPTIONS = (
 
 def required_extras(loaded: LoadedRecipe) -> frozenset[str]:
     """Return the extras of Shoestring that a recipe with these options requires."""
-    extras = {loaded.name} if loaded.name in BUILT_IN else set()
+    extras = {loaded.name} if loaded.is_built_in else set()
     if loaded.name.startswith(HUGGING_FACE):
         extras.add("huggingface")
     if loaded.adaptation.lora_r is not None:

@@ -1,4 +1,5 @@
-"""Shoestring's own wheel, built from the copy that runs, so that it does not have to be on an index.
+"""Shoestring's own wheel, built from the copy that runs, so that it does not have to be on an index; and the wheel of
+another package, whose recipe a session needs.
 
 A wheel is a zip file of the packages and of their metadata, as the "binary distribution format" of packaging.python.org
 says. It is built without a build backend, so neither the network nor a checkout is needed: an installed and an editable
@@ -9,18 +10,23 @@ import base64
 import hashlib
 import importlib.metadata
 import io
+import re
 import zipfile
 from pathlib import Path
 
 from shoestring.base.errors import UsageError
 from shoestring.base.reading import read_bytes
-from shoestring.base.units import MIB
+from shoestring.base.units import MIB, bytes_text
+from shoestring.recipe.installed import Package
 from shoestring.version import __version__
 
 _NAME = "shoestring"
 _PACKAGES = (_NAME, "shoestring_recipes")
 _TIME = (1980, 1, 1, 0, 0, 0)
 _MAX_BYTES = 16 * MIB
+_OF_THE_INSTALLATION = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
+"""Files of metadata that pip writes when it installs."""
+_COMPILED = (".so", ".pyd", ".dylib")
 _WHEEL = "Wheel-Version: 1.0\nGenerator: shoestring\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
 
@@ -42,7 +48,42 @@ def build_wheel() -> bytes:
         if path.is_file() and "__pycache__" not in path.parts
     }
     info = f"{_NAME}-{__version__}.dist-info"
-    files |= {f"{info}/{name}": content.encode() for name, content in _metadata().items()}
+    return _pack(info, files | {f"{info}/{name}": content.encode() for name, content in _metadata().items()})
+
+
+def rebuild_wheel(package: Package) -> tuple[str, bytes]:
+    """Return the file name and the content of a wheel of an installed package, made of the files that it has listed.
+
+    Raises UsageError for a package that is not plain Python, and for one whose files are elsewhere, as those of an
+    editable installation are.
+    """
+    distribution = importlib.metadata.distribution(package.distribution)
+    files, total = {}, 0
+    for path in distribution.files or ():
+        # Programs are outside of the folder of packages: pip makes them again.
+        if ".." in path.parts or "__pycache__" in path.parts or path.name in _OF_THE_INSTALLATION:
+            continue
+        if path.suffix in _COMPILED:
+            raise _cannot_be_sent(package, f"{path} is compiled for this machine")
+        content = read_bytes(Path(str(path.locate())), follow=True, max_bytes=_MAX_BYTES)
+        files[path.as_posix()], total = content, total + len(content)
+    if not any(name.endswith(".py") for name in files):
+        raise _cannot_be_sent(package, "the list of its files has none in Python, as after pip install --editable")
+    if total > _MAX_BYTES:
+        raise _cannot_be_sent(package, f"it has {bytes_text(total)}, which is more than {bytes_text(_MAX_BYTES)}")
+    stem = f"{re.sub('[-_.]+', '_', package.distribution)}-{package.version}"
+    return f"{stem}-py3-none-any.whl", _pack(f"{stem}.dist-info", {f"{stem}.dist-info/WHEEL": _WHEEL.encode()} | files)
+
+
+def _cannot_be_sent(package: Package, reason: str) -> UsageError:
+    return UsageError(
+        f"the recipe's package {package} cannot be sent to Kaggle: {reason}",
+        hint="install it from a wheel of plain Python, or copy the recipe into a file and train that",
+    )
+
+
+def _pack(info: str, files: dict[str, bytes]) -> bytes:
+    """Return the wheel of these files, with their list in the folder of metadata `info`."""
     rows = [f"{name},sha256={_digest(content)},{len(content)}" for name, content in files.items()]
     record = f"{info}/RECORD"
     files[record] = "\n".join([*rows, f"{record},,", ""]).encode()

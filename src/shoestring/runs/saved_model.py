@@ -285,7 +285,7 @@ def reopen_run(
     ]
     if plan.is_changed:
         notes.append(f"{run.plan_file} has changed since it was written: its digest does not match its content")
-    notes += [f"the recipe's file has changed since the run started: {path}" for path in reopened.changed_files]
+    notes += reopened.changes
     return reopened.loaded, reopened.settings, reopened.stored, notes
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from shoestring.base.config import too_small
 from shoestring.base.errors import UsageError
+from shoestring.recipe.cheaper import Cheaper
 
 EVALUATION_BATCH = 8
 """Completions that an evaluation generates at the same time, as long as there is memory for them."""
@@ -35,15 +36,27 @@ class Options:
     size: Annotated[Literal["full", "tiny"], "Qwen2.5-VL-3B, or a model of some hundred thousand parameters"] = "full"
     epochs: Annotated[int, "passes over the training data"] = 4
     effective_batch: Annotated[int, "completions in one update, a multiple of generations"] = 4
-    generations: Annotated[int, "completions per prompt, whose rewards are compared with each other; at least 2"] = 4
+    generations: Annotated[
+        int,
+        "completions per prompt, whose rewards are compared with each other; at least 2",
+        Cheaper("fewer generations", order=2),
+    ] = 4
     written_at_once: Annotated[
-        int | None, "completions generated at the same time; by default all completions of an update"
+        int | None,
+        "completions generated at the same time; by default all completions of an update",
+        Cheaper(
+            "completions generated in smaller groups: other random draws, otherwise no more than rounding",
+            changes_learning=False,
+            unset="effective_batch",
+        ),
     ] = None
     seed: Annotated[int, "seed of the initialization, sample order, dropout and sampling of completions"] = 42
     prompt_len: Annotated[
-        int, "maximum number of tokens of a prompt, including its image; rows with a longer one cannot be used"
+        int,
+        "maximum number of tokens of a prompt, including its image; rows with a longer one cannot be used",
+        Cheaper("shorter prompts", order=1),
     ] = 800
-    completion_len: Annotated[int, "maximum number of tokens of a completion"] = 768
+    completion_len: Annotated[int, "maximum number of tokens of a completion", Cheaper("shorter completions")] = 768
     lora_r: Annotated[int, "rank of the adapters"] = 8
     weights: Annotated[Literal["fp16", "bf16", "fp32"], "dtype of the frozen weights; the adapters are fp32"] = "fp16"
     quantization: Annotated[Literal["none", "nf4"], "4-bit quantization of the frozen weights"] = "none"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from shoestring.base.errors import UsageError
 from shoestring.base.packages.requirements import require
 from shoestring.recipe import evidence
+from shoestring.recipe.cheaper import Cheaper
 from shoestring.recipe.evaluating import EvaluatesBatches
 from shoestring_recipes.cloud.layout import SHARES, count_triplets
 
@@ -71,7 +72,9 @@ class Options:
     effective_batch: Annotated[int, "samples in one update"] = 4
     seed: Annotated[int, "seed of the initialization, sample order, crops and dropped paths"] = 42
     crop: Annotated[
-        int | None, "side in pixels of the square cut from each tile, a multiple of 16; none: full 128, tiny 32"
+        int | None,
+        "side in pixels of the square cut from each tile, a multiple of 16; none: full 128, tiny 32",
+        Cheaper("smaller crops"),
     ] = None
     learning_rate: Annotated[float | None, "initial learning rate; none: full 1e-4, tiny 3e-3"] = None
     clip_norm: Annotated[float | None, "largest norm of the gradient; none: no clipping, as published"] = None

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from shoestring.base import config
 from shoestring.base.errors import UsageError
+from shoestring.recipe.cheaper import Cheaper
 from shoestring_recipes.rows import OnBadRows
 
 GgufType: TypeAlias = Literal["F32", "F16", "BF16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0"]
@@ -60,9 +61,13 @@ class Options:
         Literal["assistant", "completion", "all"],
         "the tokens that are learned: all answers of the assistant, only the last one, or all tokens",
     ] = "assistant"
-    seq_len: Annotated[int, "the largest number of tokens of a sample; longer ones are cut at their end"] = 1024
+    seq_len: Annotated[
+        int, "the largest number of tokens of a sample; longer ones are cut at their end", Cheaper("shorter sequences")
+    ] = 1024
     loss_chunk: Annotated[
-        int | None, "tokens whose logits exist at the same time; none: those of the whole microbatch"
+        int | None,
+        "tokens whose logits exist at the same time; none: those of the whole microbatch",
+        Cheaper("the loss in smaller chunks, which changes no more than rounding", changes_learning=False),
     ] = 1024
     prompts: Annotated[
         Path | None,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from shoestring.base.errors import UsageError
+from shoestring.recipe.cheaper import Cheaper
 from shoestring_recipes.legal import roles
 from shoestring_recipes.legal.split import is_fold
 from shoestring_recipes.rows import OnBadRows
@@ -58,6 +59,7 @@ class Options:
     seq_len: Annotated[
         int | None,
         "largest number of tokens of a sentence with its context; none: 512, for hier_bilstm_crf 128 words a sentence",
+        Cheaper("shorter sequences"),
     ] = None
     max_sentences: Annotated[int, "largest number of sentences of a judgment; hier_bilstm_crf splits longer ones"] = 512
     vectors: Annotated[

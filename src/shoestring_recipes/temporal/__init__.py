@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from shoestring.base.errors import UsageError
 from shoestring.base.packages.requirements import require
+from shoestring.recipe.cheaper import Cheaper
 from shoestring.recipe.evaluating import EvaluatesBatches
 from shoestring_recipes.rows import OnBadRows
 from shoestring_recipes.temporal import split
@@ -90,7 +91,7 @@ class Options:
     patience: Annotated[
         int, "stop after this many epochs without a better validation loss; architecture=all trains all epochs"
     ] = 15
-    seq_len: Annotated[int, "bars in one sample"] = 20
+    seq_len: Annotated[int, "bars in one sample", Cheaper("shorter sequences")] = 20
     horizon: Annotated[int, "number of bars ahead at which the close is compared"] = 8
     threshold: Annotated[float, "relative change of the close beyond which the class is up or down, else flat"] = 0.006
     label_smoothing: Annotated[float, "share of each label that is spread evenly over all classes"] = 0.1

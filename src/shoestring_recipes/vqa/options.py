@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from shoestring.base.config import too_small
 from shoestring.base.errors import UsageError
+from shoestring.recipe.cheaper import Cheaper
 from shoestring_recipes.rows import OnBadRows
 
 
@@ -42,11 +43,19 @@ class Options:
     epochs: Annotated[int, "passes over the training data"] = 100
     effective_batch: Annotated[int, "samples in one update"] = 9
     seed: Annotated[int, "seed of the initialization, sample order and dropout"] = 42
-    q_len: Annotated[int | None, "maximum number of tokens of a question, up to 256; none: 64, or 32 for tiny"] = None
-    a_len: Annotated[int | None, "maximum number of tokens of a target text; none: 160, or 48 for tiny"] = None
+    q_len: Annotated[
+        int | None,
+        "maximum number of tokens of a question, up to 256; none: 64, or 32 for tiny",
+        Cheaper("shorter questions", order=1),
+    ] = None
+    a_len: Annotated[
+        int | None,
+        "maximum number of tokens of a target text; none: 160, or 48 for tiny",
+        Cheaper("shorter target texts"),
+    ] = None
     learning_rate: Annotated[float | None, "peak learning rate; none: 1e-5, or 5e-3 for tiny"] = None
     patience: Annotated[int, "epochs without an improvement of token_f1 after which training stops"] = 15
-    beams: Annotated[int, "number of beams of beam search in evaluation"] = 4
+    beams: Annotated[int, "number of beams of beam search in evaluation", Cheaper("fewer beams", order=2)] = 4
     forwards: Annotated[
         Literal["shared", "guide"],
         "shared: one encoding for all three texts, the answer as the beginning of the whole text, fused attention; "

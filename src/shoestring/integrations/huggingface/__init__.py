@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from shoestring.base import config
 from shoestring.base.errors import UsageError
 from shoestring.base.packages import requirements
+from shoestring.recipe.cheaper import Cheaper
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -26,14 +27,18 @@ class Options:
     head: Annotated[
         str | None, "a task (text-classification, masked-lm, ...) or a class of transformers; none: the configuration's"
     ] = None
-    seq_len: Annotated[int, "tokens in each sample: the maximum length in the data, at most the model's positions"] = (
-        512
-    )
+    seq_len: Annotated[
+        int,
+        "tokens in each sample: the maximum length in the data, at most the model's positions",
+        Cheaper("shorter sequences"),
+    ] = 512
     image_size: Annotated[int | None, "side of an image in pixels; none: the configuration's, else 224"] = None
     audio_seconds: Annotated[float, "length of the longest audio, for models that take waveforms"] = 10.0
     attention: Annotated[Literal["sdpa", "eager"], "torch's fused attention, or a full matrix of scores"] = "sdpa"
     loss_chunk: Annotated[
-        int | None, "tokens whose logits exist at the same time, for causal language models; none: the model's own loss"
+        int | None,
+        "tokens whose logits exist at the same time, for causal language models; none: the model's own loss",
+        Cheaper("the loss in smaller chunks, which changes no more than rounding", changes_learning=False),
     ] = None
     optimizer: Annotated[
         Literal["adamw", "adam", "sgd", "rmsprop", "adagrad", "adafactor"],

@@ -17,7 +17,7 @@ from shoestring.hardware.images import ImageAnswer, image_answer
 from shoestring.hardware.targets import find as find_target
 from shoestring.hardware.targets import known as known_targets
 from shoestring.recipe.dataset_paths import DatasetPath, parse_dataset_path
-from shoestring.recipe.finding import BUILT_IN, HUGGING_FACE
+from shoestring.recipe.finding import HUGGING_FACE, recipe_for_data
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.requirements import required_extras
 from shoestring.remote.kaggle.chain_file import ChainState, SessionRecord
@@ -25,7 +25,7 @@ from shoestring.remote.kaggle.job import Job, kernel_metadata, session_config
 from shoestring.remote.kaggle.kernel.program.places import PACKAGE_FILE
 from shoestring.remote.kaggle.kernel.script import embedded, make_script
 from shoestring.remote.kaggle.upload import dataset_metadata
-from shoestring.remote.wheel import build_wheel, wheel_name
+from shoestring.remote.wheel import build_wheel, rebuild_wheel, wheel_name
 from shoestring.remote.wheels import cached_wheels
 
 TARGETS = tuple(name for name, target in known_targets().items() if target.machine_shape)
@@ -96,17 +96,19 @@ def make_job(loaded: LoadedRecipe, state: ChainState, *, wait: bool = True) -> J
         raise UsageError(
             f"{reference} is a file of this machine, which is not sent to Kaggle",
             hint=f"name a model of the hub, {HUGGING_FACE}owner/name; or make a dataset of its folder, and train "
-            "finetune with --set model=OWNER/DATASET:.",
+            f"{recipe_for_data()} with --set model=OWNER/DATASET:.",
         )
-    elif loaded.is_live or (reference not in BUILT_IN and not reference.startswith(HUGGING_FACE)):
+    elif loaded.is_live:
         raise UsageError(f"{reference} exists only in this process", hint="write the recipe into a file")
     target = find_target(state.on)
     assert target.platform is not None
     answer = lacking_packages(loaded, state.on)
-    package, digest = package_files(cached_wheels(answer))
+    of_recipe = dict([rebuild_wheel(loaded.foreign_package)]) if loaded.foreign_package else {}
+    package, digest = package_files(cached_wheels(answer) | of_recipe)
     in_datasets = loaded.in_datasets
     config: dict[str, Any] = {
         "recipe": reference,
+        "wheels": list(of_recipe),
         "extras": sorted(required_extras(loaded)),
         "python": answer.image.python,
         **embedded(files),

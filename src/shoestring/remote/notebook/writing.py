@@ -80,6 +80,12 @@ def write_notebook(
         )
     if not loaded.reference:
         raise UsageError("the recipe is an object of this process, which a notebook cannot load", hint="name its file")
+    if loaded.foreign_package:
+        raise UsageError(
+            f"a notebook carries no other package than Shoestring, and the recipe {loaded.name} is of "
+            f"{loaded.foreign_package}",
+            hint="use shoestring kaggle start, which sends it, or copy the recipe into a file and name that",
+        )
     files = {name: content.decode() for name, content in loaded.source.contents.items()} if loaded.source else {}
     recipe = loaded.source.path.name if loaded.source else loaded.reference
     _, separator, class_name = loaded.reference.partition(":")

@@ -212,6 +212,11 @@ def _report_errors(rows: Sequence[Row], earlier: int, counter: Counter) -> None:
         counter.message("further unusable inputs are only in the rows")
 
 
+def _recipe_digest(loaded: LoadedRecipe) -> str:
+    package = {"package": str(loaded.foreign_package)} if loaded.foreign_package else {}
+    return json_digest({"file": loaded.digest, **loaded.imports, **package})
+
+
 def _describe_origin(saved: SavedModel, source: Path | None) -> dict[str, Any]:
     """Return what decides the predictions: rows of another origin are not continued."""
     loaded = saved.loaded
@@ -221,7 +226,7 @@ def _describe_origin(saved: SavedModel, source: Path | None) -> dict[str, Any]:
     options.pop("data", None)
     return {
         "weights_sha256": weights_digest(saved.weights.path),
-        "recipe_sha256": json_digest({"file": loaded.digest, **loaded.imports}),
+        "recipe_sha256": _recipe_digest(loaded),
         "data_sha256": data_digest(source) if source else None,
         "options": options,
         "precision": saved.settings.precision,

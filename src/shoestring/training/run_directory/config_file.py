@@ -23,10 +23,12 @@ from shoestring.base.errors import UsageError, nearest
 from shoestring.base.reading import read_toml, reason
 from shoestring.base.units import parse_bytes, parse_seconds
 from shoestring.hardware import targets
-from shoestring.recipe.finding import VerifiedReference, file_of
+from shoestring.recipe.finding import VerifiedReference, file_of, package_of
 from shoestring.training.checkpoint.files import replace, write_text
 from shoestring.training.run_directory import trust
+from shoestring.training.run_directory.directory import RunDirectory
 from shoestring.training.run_directory.location import find_run
+from shoestring.training.run_directory.stored import StoredPlan
 
 _SET = "set"
 _HINT = 'write recipe, on, limit and disk as texts (on = "kaggle-t4"), and options and settings below the line [set]'
@@ -48,18 +50,26 @@ class ConfigFile:
         """Return the recipe as it may be executed, although only this file names it.
 
         A file in a run's directory, one of `runs` included, names none: the recipe's file then has to be trusted, and
-        only its trusted content is executed. `option` is the option with which the command line would name it.
+        only its trusted content is executed; a package has to be that of the run. `option` is the option with which the
+        command line would name it.
 
         Raises UsageError, which names the file that would be executed, if it is not trusted.
         """
-        path = self.recipe and file_of(self.recipe)
-        if not path or not self.recipe:
+        if not self.recipe:
+            return self.recipe
+        path = file_of(self.recipe)
+        package = None if path else package_of(self.recipe)
+        if path is None and (package is None or package.is_built_in):
             return self.recipe
         try:
             run = find_run(self.path, runs)
         except OSError as error:
             raise UsageError(f"{self.path} cannot be used: {error}") from error
         if run is None:
+            return self.recipe
+        if path is None:
+            stored = RunDirectory(run).plan() or StoredPlan(recipe=self.recipe, reference=self.recipe)
+            stored.require_same_package(run, option=option)
             return self.recipe
         subject = f"{self.path}, a configuration file in the run's directory {run},"
         return VerifiedReference(self.recipe, trust.verified_contents(path, subject, option=option))

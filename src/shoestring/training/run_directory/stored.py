@@ -11,10 +11,20 @@ from typing import Any
 
 from shoestring.base import config
 from shoestring.base.errors import UsageError
+from shoestring.base.packages.origin import pip_install
 from shoestring.base.reading import COUNT, OBJECT, TEXT, Kind, find_problems, number, read_json
 from shoestring.base.settings import Settings
 from shoestring.base.units import KIB, plural
-from shoestring.recipe.finding import FINETUNE, as_finetune, choose, file_of, find, is_hugging_face
+from shoestring.recipe.finding import (
+    as_finetune,
+    choose,
+    file_of,
+    find,
+    is_hugging_face,
+    package_of,
+    recipe_for_data,
+)
+from shoestring.recipe.installed import Package
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.training.checkpoint.files import json_digest, json_text, matches_digest, with_digest, write_json
 from shoestring.training.checkpoint.reserved import replace_text, reserve
@@ -31,6 +41,7 @@ _PLAN_KINDS = {
     "reference": TEXT,
     "digest": TEXT,
     "imports": OBJECT,
+    "package": OBJECT,
     "options": OBJECT,
     "plan": OBJECT,
     "settings": OBJECT,
@@ -56,6 +67,8 @@ class StoredPlan:
     """The digest of the recipe's file."""
     imports: Mapping[str, str] | None = None
     """The digests of the files beside it that it imports."""
+    package: Mapping[str, Any] | None = None
+    """The distribution and version of the package that has the recipe, unless it is built-in."""
     options: Mapping[str, Any] | None = None
     plan: Mapping[str, Any] | None = None
     """`Plan.json()`."""
@@ -74,6 +87,7 @@ class StoredPlan:
             reference=loaded.reference,
             digest=loaded.digest,
             imports=loaded.imports or None,
+            package=vars(loaded.foreign_package) if loaded.foreign_package else None,
             options=config.as_json(loaded.options),
             plan=plan,
         )
@@ -129,9 +143,13 @@ class StoredPlan:
         missing = sorted([*missing, *([] if self.recipe else ["recipe"])])
         if missing or self.options is None or self.plan is None or not isinstance(self.plan.get("settings"), dict):
             raise UsageError(f"{file} lacks {', '.join(missing) or 'settings'}", hint=_COPY_AGAIN)
-        if is_hugging_face(recipe) and self.recipe == FINETUNE:  # its name with the option data
+        if is_hugging_face(recipe) and self.recipe == recipe_for_data():  # its name with the option data
             recipe, values = as_finetune(recipe, values)
-        default_recipe = self._find_recipe(file.parent) if recipe is None else find(recipe, is_new=False)
+        if recipe is None:
+            default_recipe = self._find_recipe(file.parent)
+        else:
+            self.require_installed(recipe, file.parent)
+            default_recipe = find(recipe, is_new=False)
         if default_recipe.name != self.recipe:
             raise UsageError(
                 f"{file.parent} is a run of {self.recipe}, not of {default_recipe.name}",
@@ -153,16 +171,47 @@ class StoredPlan:
             loaded=loaded,
             settings=settings.replace(**{name: getattr(chosen, name) for name in values if hasattr(chosen, name)}),
             stored=stored_recipe,
-            changed_files=self._changed_files(loaded),
+            changes=self._changes(loaded),
         )
 
-    def _changed_files(self, loaded: LoadedRecipe) -> tuple[str, ...]:
-        """Return the files of the recipe that have changed since the run started."""
+    def _changes(self, loaded: LoadedRecipe) -> tuple[str, ...]:
+        """Describe how the recipe's code has changed since the run started."""
+        if loaded.foreign_package != self._package:
+            return (f"the recipe is now of {loaded.package}, and the run of {self._package or 'no package'}",)
         imports = self.imports or {}
         names = sorted(imports.keys() | loaded.imports.keys())
         changed = [str(loaded.path)] if loaded.digest != self.digest else []
         folder = loaded.path.parent if loaded.path else Path()
-        return (*changed, *(str(folder / name) for name in names if imports.get(name) != loaded.imports.get(name)))
+        changed += [str(folder / name) for name in names if imports.get(name) != loaded.imports.get(name)]
+        return tuple(f"the recipe's file has changed since the run started: {path}" for path in changed)
+
+    @property
+    def _package(self) -> Package | None:
+        return None if self.package is None else Package.from_json(self.package)
+
+    def require_installed(self, recipe: str | object, run: Path) -> None:
+        """Raise UsageError if `recipe` is the name of the run's recipe, whose package is not installed."""
+        if recipe == self.recipe and self._package and package_of(self.recipe) is None:
+            raise UsageError(
+                f"the recipe {self.recipe} of {run} is of {self._package}, which is not installed",
+                hint=pip_install(self._package.requirement),
+            )
+
+    def require_same_package(self, run: Path, *, option: str) -> None:
+        """Raise UsageError unless the name of the run's recipe is that of the same package in the same version.
+
+        `option` is the option with which a command can name the recipe in spite of that.
+        """
+        self.require_installed(self.recipe, run)
+        package = package_of(self.reference or "")
+        foreign = None if package and package.is_built_in else package
+        if foreign != self._package or (self._package and self.reference != self.recipe):
+            raise UsageError(
+                f"the recipe {self.recipe} of {run} is of {self._package or 'no package'}, and here of {package}",
+                hint=f"{pip_install(self._package.requirement)}; or name the recipe: {option}{self.recipe}"
+                if self._package
+                else f"if this recipe is meant, name it: {option}{self.recipe}",
+            )
 
     def _find_recipe(self, run: Path) -> LoadedRecipe:
         """Return the recipe at the stored reference.
@@ -178,7 +227,11 @@ class StoredPlan:
             path = file_of(self.reference)
         except UsageError as error:
             raise self._missing(run, error) from error
-        verified = trust.verified_contents(path, f"the run in {run}", option="--recipe ") if path else None
+        verified = None
+        if path:
+            verified = trust.verified_contents(path, f"the run in {run}", option="--recipe ")
+        elif not is_hugging_face(self.reference):
+            self.require_same_package(run, option="--recipe ")
         try:
             return find(self.reference, verified=verified, is_new=False)
         except UsageError as error:
@@ -200,8 +253,8 @@ class Reopened:
     settings: Settings
     stored: LoadedRecipe
     """The recipe with the stored options of the run."""
-    changed_files: tuple[str, ...]
-    """The recipe's file and the files that it imports, as far as they have changed since the run started."""
+    changes: tuple[str, ...]
+    """How the recipe's code has changed since the run started: its file, the files that it imports, or its package."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,12 +37,13 @@ def find_package(session: Session) -> Path:
 
 
 def install(session: Session, package: Path) -> None:
-    """Install Shoestring, and what the image lacks of its requirements, beside the image and not into it."""
+    """Install Shoestring, the package of a recipe, and what the image lacks, beside the image and not into it."""
     wheels = sorted(package.glob("shoestring-*.whl"))
     if len(wheels) != 1:
         raise SessionError(f"{package} has {len(wheels)} wheels of Shoestring instead of one")
     shutil.rmtree(SITE, ignore_errors=True)
-    pip(session, ["--no-index", *map(str, wheels)])
+    carried = [package / name for name in session.config.get("wheels", ())]
+    pip(session, ["--no-index", *map(str, [*wheels, *carried])])
     # A package that is installed now may need others in turn.
     for _ in range(10):
         missing = missing_requirements(session.config["extras"])
