@@ -23,6 +23,7 @@ from shoestring.runs.saved_model import SavedModel, open_saved
 from shoestring.training.checkpoint.files import directory_bytes, json_text, write_file, write_text
 from shoestring.training.checkpoint.folder import write_folder
 from shoestring.training.data.seeded import seeded_data
+from shoestring.training.run_directory.contents import EXPORT
 from shoestring.version import __version__
 
 if TYPE_CHECKING:
@@ -153,10 +154,10 @@ def _choose_folder(saved: SavedModel, to: str, out: Path | None) -> Path:
     if out is None:
         if run is None:
             raise UsageError("the weights belong to no run, so there is no default folder", hint="--out FOLDER")
-        return run.path / "export" / to
+        return run.path / EXPORT.name / to
     folder = out.absolute()
     if run and folder.resolve().is_relative_to(run.path.resolve()):
-        exports = (run.path / "export").resolve()
+        exports = (run.path / EXPORT.name).resolve()
         if exports not in folder.resolve().parents:
             raise UsageError(
                 f"--out {out} is inside the run {run.path.name}, whose files have their own places",
