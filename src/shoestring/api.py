@@ -387,13 +387,11 @@ def evaluate(
     """
     with usable_libraries():
         from shoestring.runs.evaluate import evaluate
+        from shoestring.runs.run import open_run
 
     _require_limits(limit_seconds=limit_seconds)
     return evaluate(
-        _path(directory),
-        values,
-        recipe=recipe,
-        on=on,
+        open_run(_path(directory), values, recipe=recipe, on=on),
         limit_seconds=limit_seconds,
         whole=whole,
         first=first,
@@ -421,13 +419,11 @@ def predict(
     """
     with usable_libraries():
         from shoestring.runs.predict.predict import predict
+        from shoestring.runs.run import open_run
 
     _require_limits(limit_seconds=limit_seconds)
     return predict(
-        _path(directory),
-        values,
-        recipe=recipe,
-        on=on,
+        open_run(_path(directory), values, recipe=recipe, on=on, is_prediction=True),
         limit_seconds=limit_seconds,
         out=_path(out) if out else None,
     )
@@ -449,10 +445,10 @@ def converse(
     """
     with usable_libraries():
         from shoestring.runs.predict.conversation import converse
+        from shoestring.runs.run import open_run
 
-    return converse(
-        _path(directory), values, recipe=recipe, on=on, input_stream=input_stream, output_stream=output_stream
-    )
+    run = open_run(_path(directory), values, recipe=recipe, on=on, is_prediction=True)
+    return converse(run, input_stream=input_stream, output_stream=output_stream)
 
 
 def load(
@@ -464,8 +460,9 @@ def load(
     """
     with usable_libraries():
         from shoestring.runs.predict.loaded import load
+        from shoestring.runs.run import open_run
 
-    return load(_path(directory), values, recipe=recipe, on=on)
+    return load(open_run(_path(directory), values, recipe=recipe, on=on, is_prediction=True))
 
 
 def export(
@@ -489,8 +486,10 @@ def export(
     """
     with usable_libraries():
         from shoestring.runs.export.export import export
+        from shoestring.runs.run import open_run
 
-    return export(_path(directory), values, to=to, out=_path(out) if out else None, overwrite=overwrite, recipe=recipe)
+    run = open_run(_path(directory), values, recipe=recipe, on="cpu")
+    return export(run, to=to, out=_path(out) if out else None, overwrite=overwrite)
 
 
 def replay(
@@ -512,9 +511,9 @@ def replay(
     answer.
     """
     with usable_libraries():
-        from shoestring.runs.replay.replay import replay
+        from shoestring.runs.replay.replay import open_replayable, replay
 
-    return replay(_path(run), update, values, recipe=recipe, on=on, debug=debug)
+    return replay(open_replayable(_path(run), update, values, recipe=recipe, on=on), update, debug=debug)
 
 
 def notebook(
