@@ -30,6 +30,7 @@ from shoestring.recipe.options import LoadedRecipe
 from shoestring.training.checkpoint.folder import MANIFEST, verify_folder
 from shoestring.training.data.seeded import seeded_data
 from shoestring.training.preprocessing import load_preprocessing
+from shoestring.training.run_directory.contents import PREPROCESSING
 from shoestring.training.run_directory.directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -237,7 +238,7 @@ def _find_weights(path: Path, *, has_recipe: bool) -> tuple[RunDirectory | None,
 
 def _find_preprocessing(path: Path) -> Path | None:
     """Return the folder with the preprocessing of weights without a run: within them as in an export, or beside."""
-    candidates = (path / "preprocessing", path.parent / "preprocessing")
+    candidates = (path / PREPROCESSING.name, path.parent / PREPROCESSING.name)
     return next((folder for folder in candidates if (folder / MANIFEST).is_file()), None)
 
 

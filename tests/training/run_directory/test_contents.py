@@ -5,6 +5,7 @@ from operator import attrgetter
 import pytest
 
 from shoestring.base.errors import UsageError
+from shoestring.training.checkpoint.reserved import reserve_of
 from shoestring.training.run_directory.contents import BY_NAME, ENTRIES, PLAN, TRAINER
 from shoestring.training.run_directory.directory import RunDirectory
 from shoestring.training.run_directory.location import find_run
@@ -56,6 +57,6 @@ def test_only_what_a_killed_process_was_writing_is_removed(entry, tmp_path):
 def test_every_path_of_a_run_is_in_the_table(tmp_path):
     run = RunDirectory(tmp_path)
     paths = [getattr(run, name) for name, item in vars(RunDirectory).items() if isinstance(item, property)]
-    paths += [run.illustrations("test", 3), run.failed_update(3)]
+    paths += [run.illustrations("test", 3), run.failed_update(3), reserve_of(run.state_file)]
     assert {path.relative_to(tmp_path).parts[0] for path in paths} <= BY_NAME.keys()
     assert len(BY_NAME) == len(ENTRIES)

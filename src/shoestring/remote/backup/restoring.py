@@ -29,7 +29,7 @@ from shoestring.remote.backup.stores import Store, open_store
 from shoestring.remote.backup.urls import Location, redacted
 from shoestring.training.checkpoint.files import remove, sync, write_file
 from shoestring.training.checkpoint.manifest import FileEntry
-from shoestring.training.run_directory.contents import before_plan
+from shoestring.training.run_directory.contents import accepted_before_plan
 from shoestring.training.run_directory.directory import RunDirectory
 from shoestring.training.run_directory.lock import locked
 
@@ -133,7 +133,7 @@ def _compare(run: RunDirectory, store: Store, names: list[CommitName], location:
 def _require_empty(run: Path) -> None:
     with explaining(f"{run} cannot be used as a run directory"):
         names = {path.name for path in run.iterdir()} if run.exists() else set()
-    if unexpected := {name for name in names if not name.startswith(".")} - before_plan("restore"):
+    if unexpected := {name for name in names if not name.startswith(".")} - accepted_before_plan("restore"):
         raise UsageError(
             f"{run} is not empty and contains no run: {', '.join(sorted(unexpected)[:5])}",
             hint="choose an empty or new directory: --run runs/NAME",
@@ -225,7 +225,7 @@ def _replace_empty(run: Path, folder: Path) -> None:
     if run.exists():
         with locked(run):  # another session may be planning a run here
             _require_empty(run)
-        for name in before_plan("restore"):
+        for name in accepted_before_plan("restore"):
             with suppress(FileNotFoundError):
                 (run / name).unlink()
         for path in run.iterdir():

@@ -17,7 +17,7 @@ from shoestring.base.units import bytes_text
 from shoestring.remote.kaggle.client import Client, KaggleError
 from shoestring.remote.kaggle.kernel.session_file import NAME, OutputFile, SessionFile, read_session_file
 from shoestring.training.checkpoint.files import remove, sha256, sync
-from shoestring.training.run_directory.contents import BY_NAME, ENTRIES, KAGGLE, PLAN, before_plan
+from shoestring.training.run_directory.contents import BY_NAME, ENTRIES, KAGGLE, PLAN, accepted_before_plan
 from shoestring.training.run_directory.directory import RunDirectory
 from shoestring.training.run_directory.lock import locked
 
@@ -195,7 +195,7 @@ def download_verified(
 
 def require_usable(run: Path) -> None:
     """Raise UsageError if the directory is that of a run which was not begun on Kaggle, or has other files."""
-    allowed = before_plan("fetch")
+    allowed = accepted_before_plan("fetch")
     names = {entry.name for entry in run.iterdir()} if run.is_dir() else set()
     if (run / KAGGLE.name / "chain.json").exists():
         return

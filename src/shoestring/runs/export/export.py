@@ -23,7 +23,7 @@ from shoestring.runs.run import Run
 from shoestring.training.checkpoint.files import directory_bytes, json_text, write_file, write_text
 from shoestring.training.checkpoint.folder import write_folder
 from shoestring.training.data.seeded import seeded_data
-from shoestring.training.run_directory.contents import EXPORT
+from shoestring.training.run_directory.contents import EXPORT, PREPROCESSING
 from shoestring.version import __version__
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def _write(opened: _Opened, to: str, format_: Format, temporary: Path, folder: P
     exported = format_.write(model.module, temporary, opened.samples() if to != SAFETENSORS else [])
     difference = _largest_difference(to, exported)
     if to in WITH_PREPROCESSING:
-        _copy_preprocessing(opened, temporary / "preprocessing")
+        _copy_preprocessing(opened, temporary / PREPROCESSING.name)
     card = model_card.CardFacts(
         recipe=loaded.name,
         summary=" ".join(inspect.cleandoc(type(loaded.recipe).__doc__ or "").partition("\n\n")[0].split()),

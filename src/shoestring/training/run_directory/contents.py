@@ -236,6 +236,6 @@ ENTRIES = (
 BY_NAME = {entry.name: entry for entry in ENTRIES}
 
 
-def before_plan(command: Command) -> set[str]:
+def accepted_before_plan(command: Command) -> set[str]:
     """Return the names that a command accepts in a directory without a plan."""
     return {entry.name for entry in ENTRIES if command in entry.before_plan}

@@ -95,7 +95,7 @@ class RunDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             # Names that start with a dot are temporary files of an earlier attempt that was killed.
             names = {entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")}
-            unexpected = names - contents.before_plan("train")
+            unexpected = names - contents.accepted_before_plan("train")
             is_run = self.plan_file.exists()
         except OSError as error:
             raise explain(f"{self.path} cannot be used as a run directory", error) from error
