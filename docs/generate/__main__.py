@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from docs.generate import commands, events, json_answers, packages, recipes, settings, targets
+from docs.generate import commands, events, json_answers, packages, recipes, run_directory, settings, targets
 
 DOCS = Path(__file__).parents[1]
 PAGES: Mapping[str, Callable[[], str]] = {
@@ -17,6 +17,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/targets.md": targets.page,
     "reference/json.md": json_answers.page,
     "reference/events.md": events.page,
+    "reference/run_directory.md": run_directory.page,
     "images/packages.svg": packages.picture,
 }
 """The function that returns the text of each file, by its path in `docs/`."""

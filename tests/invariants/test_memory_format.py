@@ -12,8 +12,9 @@ from torch.utils.data import TensorDataset
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
 from shoestring.recipe.finding import choose
-from shoestring.runs.replay.replay import replay
-from shoestring.runs.saved_model import open_saved
+from shoestring.runs.model import load_model
+from shoestring.runs.replay.replay import open_replayable, replay
+from shoestring.runs.run import open_run
 from shoestring.training.engine.state import build
 from shoestring.training.monitor.events import read
 from shoestring.training.run_directory.directory import RunDirectory
@@ -179,12 +180,10 @@ def test_trained_weights_are_used_in_the_format_of_the_run(channels_last):
     plan = {"settings": settings.json()}
     StoredPlan.from_recipe(loaded, plan).write(RunDirectory(channels_last).plan_file)
     recipe = Images()
-    saved = open_saved(channels_last, {}, recipe=recipe)
-    model, _, _ = saved.load_model()
-    weight = model.features[0].weight
+    weight = load_model(open_run(channels_last, {}, recipe=recipe)).module.features[0].weight
     assert weight.is_contiguous(memory_format=torch.channels_last)
     assert not weight.is_contiguous()
-    made = replay(channels_last, 4, {}, recipe=Images())
+    made = replay(open_replayable(channels_last, 4, {}, recipe=Images()), 4)
     assert (made.from_checkpoint, made.equals_checkpoint) == (3, True)
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from shoestring.runs.evaluate import evaluate
+from shoestring.runs.run import open_run
 from shoestring.training.monitor.events import read
 from tests.by_trainer import KINDS
 from tests.ranks import run_ranks
@@ -83,7 +84,7 @@ def test_evidence_is_recorded_and_illustrated_without_changing_a_bit(tmp_path, k
         for name in ("0.png", "1.jpg")
     ]
     weights = shutil.copy(tmp_path / "run" / "best" / "model.safetensors", tmp_path)
-    evaluated = evaluate(Path(weights), {}, recipe=Illustrated())
+    evaluated = evaluate(open_run(Path(weights), {}, recipe=Illustrated()))
     assert evaluated.metrics["test"].keys() == {"loss"}
     assert evaluated.evidence["test"]["samples"] == [{"index": 1}]
 

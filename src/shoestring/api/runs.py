@@ -33,9 +33,9 @@ def replay(
     answer.
     """
     with usable_libraries():
-        from shoestring.runs.replay.replay import replay
+        from shoestring.runs.replay.replay import open_replayable, replay
 
-    return replay(checked_path(run), update, values, recipe=recipe, on=on, debug=debug)
+    return replay(open_replayable(checked_path(run), update, values, recipe=recipe, on=on), update, debug=debug)
 
 
 def watch(run: str | Path, *, page: str | Path | None = None, every_seconds: float = 1.0) -> Iterator[View]:

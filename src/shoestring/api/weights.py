@@ -38,13 +38,11 @@ def evaluate(
     """
     with usable_libraries():
         from shoestring.runs.evaluate import evaluate
+        from shoestring.runs.run import open_run
 
     require_limits(limit_seconds=limit_seconds)
     return evaluate(
-        checked_path(directory),
-        values,
-        recipe=recipe,
-        on=on,
+        open_run(checked_path(directory), values, recipe=recipe, on=on),
         limit_seconds=limit_seconds,
         whole=whole,
         first=first,
@@ -72,13 +70,11 @@ def predict(
     """
     with usable_libraries():
         from shoestring.runs.predict.predict import predict
+        from shoestring.runs.run import open_run
 
     require_limits(limit_seconds=limit_seconds)
     return predict(
-        checked_path(directory),
-        values,
-        recipe=recipe,
-        on=on,
+        open_run(checked_path(directory), values, recipe=recipe, on=on, is_prediction=True),
         limit_seconds=limit_seconds,
         out=checked_path(out) if out else None,
     )
@@ -100,10 +96,10 @@ def converse(
     """
     with usable_libraries():
         from shoestring.runs.predict.conversation import converse
+        from shoestring.runs.run import open_run
 
-    return converse(
-        checked_path(directory), values, recipe=recipe, on=on, input_stream=input_stream, output_stream=output_stream
-    )
+    run = open_run(checked_path(directory), values, recipe=recipe, on=on, is_prediction=True)
+    return converse(run, input_stream=input_stream, output_stream=output_stream)
 
 
 def load(
@@ -115,8 +111,9 @@ def load(
     """
     with usable_libraries():
         from shoestring.runs.predict.loaded import load
+        from shoestring.runs.run import open_run
 
-    return load(checked_path(directory), values, recipe=recipe, on=on)
+    return load(open_run(checked_path(directory), values, recipe=recipe, on=on, is_prediction=True))
 
 
 def export(
@@ -140,12 +137,7 @@ def export(
     """
     with usable_libraries():
         from shoestring.runs.export.export import export
+        from shoestring.runs.run import open_run
 
-    return export(
-        checked_path(directory),
-        values,
-        to=to,
-        out=checked_path(out) if out else None,
-        overwrite=overwrite,
-        recipe=recipe,
-    )
+    run = open_run(checked_path(directory), values, recipe=recipe, on="cpu")
+    return export(run, to=to, out=checked_path(out) if out else None, overwrite=overwrite)

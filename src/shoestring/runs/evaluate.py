@@ -15,16 +15,15 @@ from shoestring.recipe.inputs import Input
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.subset import Subset
 from shoestring.recipe.whole_batch import last_batch_notes, require_whole_batch
+from shoestring.runs.model import Model, load_model
 from shoestring.runs.predict.predictions import without_files
 from shoestring.runs.predict.predictor import Predictor
 from shoestring.runs.predict.rows import SUFFIXES, RowWriter, is_csv, is_row_file
-from shoestring.runs.saved_model import SavedModel, open_saved
+from shoestring.runs.run import Run
 from shoestring.training.checkpoint.files import replace
 from shoestring.training.data.seeded import seeded_data
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from shoestring.training.session.stop import Stop
 
 
@@ -56,23 +55,20 @@ class Evaluation(Displayed):
 
 
 def evaluate(
-    location: Path,
-    values: Mapping[str, object],
+    run: Run,
     *,
-    recipe: str | object | None = None,
-    on: str = "local",
     limit_seconds: float | None = None,
     started: float | None = None,
     whole: bool = False,
     first: int | None = None,
     out: Path | None = None,
 ) -> Evaluation:
-    """Implement `shoestring.evaluate`, with options and settings in `values`."""
-    saved = open_saved(location, values, recipe=recipe, on=on)
-    if "micro_batch" in values:
-        require_whole_batch(saved.loaded, saved.settings)
+    """Implement `shoestring.evaluate`."""
+    loaded = run.loaded
+    if "micro_batch" in run.values:
+        require_whole_batch(loaded, run.settings)
     if out:
-        _require_writable(saved.loaded, out)
+        _require_writable(loaded, out)
 
     from shoestring.training.engine.determinism import deterministic
     from shoestring.training.engine.environment import device_name
@@ -88,39 +84,38 @@ def evaluate(
             session(limit_seconds, started=started) as stop,
             deterministic(),
             exits_as_errors(),
-            saved.preprocessing() as preprocessing_notes,
+            run.preprocessing() as preprocessing_notes,
         ):
             with stop.interrupting(), explaining_out_of_memory("loading the data, data()"):
-                parts = {"all": _whole_data(saved.loaded)} if whole else _evaluated_parts(seeded_data(saved.loaded))
+                parts = {"all": _whole_data(loaded)} if whole else _evaluated_parts(seeded_data(loaded))
                 if first is not None:
                     parts = {name: Subset(part, range(min(first, len(part)))) for name, part in parts.items()}
             with stop.interrupting(), explaining_out_of_memory("loading the model and its weights"):
-                model, update, weights_notes = saved.load_model()
+                model = load_model(run)
             with explaining_out_of_memory("evaluating"):
                 results = {
-                    part: split_evidence(_compute_metrics(saved, model, dataset, stop))
-                    for part, dataset in parts.items()
+                    part: split_evidence(_compute_metrics(model, dataset, stop)) for part, dataset in parts.items()
                 }
                 if out:
                     with explaining(f"{out} could not be written"):
-                        replace(out, partial(_write_rows, saved, model, parts, stop, is_csv(out)))
+                        replace(out, partial(_write_rows, model, parts, stop, is_csv(out)))
     except SessionOver as over:
         raise RunError(f"not evaluated: {over.reason}", hint="set a longer --limit, or use fewer samples") from over
     return Evaluation(
-        recipe=saved.loaded.name,
-        weights=str(saved.weights.path),
-        update=update,
-        device=device_name(saved.device),
-        precision=str(saved.settings.precision),
+        recipe=loaded.name,
+        weights=str(run.weights),
+        update=model.update,
+        device=device_name(run.device),
+        precision=str(run.settings.precision),
         seconds=time.monotonic() - started_at,
         metrics={part: metrics for part, (metrics, _) in results.items()},
         evidence={part: evidence for part, (_, evidence) in results.items() if evidence},
         notes=(
-            *saved.notes,
+            *run.notes,
             *preprocessing_notes,
-            *weights_notes,
-            *saved.loaded.parts.data.notes(),
-            *last_batch_notes(saved.loaded, parts),
+            *model.notes,
+            *loaded.parts.data.notes(),
+            *last_batch_notes(loaded, parts),
         ),
         out=str(out) if out else None,
     )
@@ -156,42 +151,40 @@ def _evaluated_parts(data: Mapping[str, Any]) -> dict[str, Any]:
     return held_out or {"train": data["train"]}
 
 
-def _compute_metrics(saved: SavedModel, model: "nn.Module", dataset: Any, stop: "Stop") -> dict[str, Any]:
+def _compute_metrics(model: Model, dataset: Any, stop: "Stop") -> dict[str, Any]:
     """Return the recipe's metrics on a part of the data, with smaller microbatches on out-of-memory."""
     from shoestring.training.engine.recovery import Recovering
     from shoestring.training.evaluation import evaluate as evaluate_dataset
 
-    precision = saved.mixed_precision()
+    run, precision = model.run, model.run.mixed_precision()
 
     def attempt(size: int) -> dict[str, Any]:
         return evaluate_dataset(
-            saved.loaded,
-            model,
+            run.loaded,
+            model.module,
             precision,
             dataset,
             micro_batch=size,
-            device=saved.device,
+            device=run.device,
             stop=stop,
-            workers=saved.settings.workers or 0,
-            settings=saved.settings,
+            workers=run.settings.workers or 0,
+            settings=run.settings,
         )
 
-    size = saved.loaded.evaluation_size(saved.settings.micro_batch or 1)
-    recovering = Recovering(model, None, precision, divisible=saved.loaded.parts.splits_evaluation)
+    size = run.loaded.evaluation_size(run.settings.micro_batch or 1)
+    recovering = Recovering(model.module, None, precision, divisible=run.loaded.parts.splits_evaluation)
     metrics, _ = recovering.run(attempt, size)
     return metrics
 
 
-def _write_rows(
-    saved: SavedModel, model: "nn.Module", parts: Mapping[str, Any], stop: "Stop", csv: bool, path: Path
-) -> None:
+def _write_rows(model: Model, parts: Mapping[str, Any], stop: "Stop", csv: bool, path: Path) -> None:
     """Write a row with the target and the prediction of each sample."""
-    batch = saved.loaded.parts.evaluation_size(saved.settings.micro_batch or 1)
-    predictor = Predictor(saved=saved, model=model, batch=batch, with_targets=True)
+    loaded, settings = model.run.loaded, model.run.settings
+    predictor = Predictor(model=model, batch=loaded.parts.evaluation_size(settings.micro_batch or 1), with_targets=True)
     with path.open("w", encoding="utf-8", errors="replace", newline="") as file:
         writer = RowWriter(file.write, csv=csv)
         for part, dataset in parts.items():
-            for rows in predictor.rows(_labeled_inputs(saved.loaded, dataset)):
+            for rows in predictor.rows(_labeled_inputs(loaded, dataset)):
                 stop.check()
                 part_column = {"part": part} if len(parts) > 1 else {}
                 writer.write([{**part_column, **without_files(row)} for row in rows])

@@ -10,6 +10,7 @@ from shoestring.runs.check.finding import failed, passed, warned
 from shoestring.runs.check.preflight import CheckResult
 from shoestring.runs.evaluate import Evaluation
 from shoestring.runs.export.export import Export
+from shoestring.runs.model import Model
 from shoestring.runs.predict.loaded import LoadedModel
 from shoestring.runs.predict.predict import Predictions
 from shoestring.training.session.outcome import Outcome
@@ -112,7 +113,7 @@ def test_export_and_model_show_their_weights():
     assert "3.00 MiB" in text and "1e-06" in display.text(export)
     from torch import nn
 
-    saved = SimpleNamespace(loaded=SimpleNamespace(name=ODD, recipe=None), weights=SimpleNamespace(path="best"))
-    model = LoadedModel(saved, nn.Linear(2, 3), batch=1, update=7, notes=("a note",))
+    run = SimpleNamespace(loaded=SimpleNamespace(name=ODD, recipe=None), weights="best")
+    model = LoadedModel(Model(run=run, module=nn.Linear(2, 3), update=7, notes=()), batch=1, notes=("a note",))
     assert flat(model._repr_html_()).startswith(f"Model of {ODD} best, update 7 parameters 9 Linear")
     assert display.text(model) == f"<LoadedModel of {ODD}: the weights in best>\na note"

@@ -30,7 +30,7 @@ OWN = [
     *("checkpoints", "light", "best", "failed", ".state.json.7", ".report.html.7", ".trainer"),
     *("light/model.safetensors", "light/update-00000004", "best/manifest.json", "best/.model.safetensors.next"),
     *("checkpoints/update-00000002", "checkpoints/.writing-00000002-1", "checkpoints/.replaced-00000002"),
-    *("failed/update-3.json", "checkpoints/update-00000001/state.json"),
+    *("failed/update-3.json", "failed/traceback.txt", "checkpoints/update-00000001/state.json"),
 ]
 
 

@@ -1,5 +1,6 @@
 """The evidence of an evaluation: the confusion matrix, histograms, and single samples with their texts and images."""
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
@@ -12,8 +13,8 @@ from shoestring.answers.page.run import Run
 from shoestring.answers.values import UNKNOWN, count, lookup, metric_text, numbers, words
 from shoestring.base.reading import number, read_bytes
 from shoestring.training.monitor.events import Event
+from shoestring.training.run_directory.contents import IMAGE
 from shoestring.training.run_directory.directory import RunDirectory
-from shoestring.training.run_directory.own_files import IMAGE_NAME
 
 Example: TypeAlias = tuple[dict[str, Any], list[Content]]
 """The row of an example, and its images."""
@@ -133,7 +134,7 @@ def _pictures(folder: Path, row: dict[str, Any]) -> list[Content]:
     pictures: list[Content] = []
     for file in files if isinstance(files, list) else []:
         name, caption = str(lookup(file, "file")), str(lookup(file, "caption"))
-        if not IMAGE_NAME.fullmatch(name):
+        if not re.fullmatch(IMAGE, name):
             continue
         try:
             content = read_bytes(folder / name, follow=False, max_bytes=_MOST_IMAGE_BYTES)

@@ -16,8 +16,9 @@ from typing import Any
 from shoestring.base.reading import COUNT, MAX_COUNT, OBJECT, TEXT, find_problems, parse_json
 from shoestring.base.units import MIB
 from shoestring.training.checkpoint.files import json_text, matches_digest, with_digest
-from shoestring.training.checkpoint.manifest import FileEntry
+from shoestring.training.checkpoint.manifest import MANIFEST, FileEntry
 from shoestring.training.checkpoint.names import update_name, update_of
+from shoestring.training.run_directory.contents import BY_NAME, CHECKPOINTS, PLAN
 from shoestring.version import __version__
 
 FORMAT = 1
@@ -25,9 +26,6 @@ COMMITS = "commits"
 OBJECTS = "objects"
 MAX_COMMIT_BYTES = 8 * MIB
 MAX_FILES = 10_000
-TOP_FILES = ("plan.json", "state.json", "run.toml", "events.jsonl", "ledger.json")
-FOLDERS = ("light", "best", "preprocessing")
-"""The folders that are copied besides the newest checkpoint."""
 
 _NAME = re.compile(r"(?P<number>[0-9]{8,18})-(?P<update>update-[0-9]{8,18})-(?P<writer>[0-9a-f]{8})\.json")
 _RUN = re.compile(r"[0-9a-f]{32}")
@@ -95,14 +93,14 @@ def parse_commit(text: bytes, name: CommitName) -> Commit:
     if not _RUN.fullmatch(value["run"]) or value["update"] != name.update:
         raise ValueError("its run or its update is not the one of its name")
     files = _parse_files(value["files"])
-    if "plan.json" not in files or not any(is_of_checkpoint(path, name.update) for path in files):
+    if PLAN.name not in files or not any(is_of_checkpoint(path, name.update) for path in files):
         raise ValueError("it lists no plan.json or no checkpoint")
     return Commit(run=value["run"], update=value["update"], files=files)
 
 
 def is_of_checkpoint(path: str, update: int) -> bool:
     """Return whether a path is the manifest of the checkpoint of `update`."""
-    return path == f"checkpoints/{update_name(update)}/manifest.json"
+    return path == f"{CHECKPOINTS.name}/{update_name(update)}/{MANIFEST}"
 
 
 def _parse_files(value: Mapping[str, Any]) -> dict[str, FileEntry]:
@@ -132,7 +130,8 @@ def _require_path(path: str) -> None:
     parts = path.split("/")
     is_plain = all(part and not part.startswith(".") and len(part.encode()) <= 255 for part in parts)
     is_plain = is_plain and path.isprintable() and "\\" not in path and len(parts) <= 8
-    is_checkpoint = len(parts) == 3 and parts[0] == "checkpoints" and update_of(parts[1]) is not None
-    is_known = path in TOP_FILES or (len(parts) > 1 and parts[0] in FOLDERS) or is_checkpoint
-    if not (is_plain and is_known):
+    entry = BY_NAME.get(parts[0])
+    is_copied = entry is not None and entry.backup == "all" and entry.is_folder == (len(parts) > 1)
+    is_checkpoint = parts[0] == CHECKPOINTS.name and len(parts) == 3 and update_of(parts[1]) is not None
+    if not (is_plain and (is_copied or is_checkpoint)):
         raise ValueError(f"{path!r:.80} is not the path of a file of a run")

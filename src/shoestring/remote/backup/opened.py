@@ -5,14 +5,13 @@ Open files need no space of their own in the run's directory, and a killed proce
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from shoestring.base.errors import CheckpointError, UsageError
 from shoestring.base.reading import open_file
-from shoestring.remote.backup.commits import FOLDERS, TOP_FILES
 from shoestring.training.checkpoint.files import close_quietly
 from shoestring.training.checkpoint.manifest import (
     MANIFEST,
@@ -23,8 +22,11 @@ from shoestring.training.checkpoint.manifest import (
     read_manifest,
 )
 from shoestring.training.checkpoint.names import update_of
+from shoestring.training.run_directory.contents import BY_NAME, ENTRIES
 from shoestring.training.run_directory.directory import RunDirectory
 
+_COPIED = tuple(entry for entry in ENTRIES if entry.backup == "all")
+"""What is copied besides the newest checkpoint."""
 _BLOCK_BYTES = 4 << 20
 _ATTEMPTS = 5
 
@@ -131,16 +133,18 @@ def _open(run: RunDirectory, stack: ExitStack) -> OpenedRun:
     manifests[folder] = read_manifest(checkpoint)
     names = [MANIFEST, *sorted(manifests[folder].files)]
     files = [_open_file(run.path, f"{folder}/{name}", stack) for name in names]
-    for path in _paths_below(run.path, FOLDERS):
-        if path.endswith(f"/{MANIFEST}") and not path.startswith("preprocessing/"):
+    with_manifests = [entry.name for entry in _COPIED if entry.has_manifests]
+    for path in _paths_below(run.path, with_manifests):
+        if path.endswith(f"/{MANIFEST}"):
             manifests[path.rpartition("/")[0]] = load_manifest((run.path / path).parent)
-    for path in _paths_below(run.path, FOLDERS):
+    for path in _paths_below(run.path, [entry.name for entry in _COPIED if entry.is_folder]):
         opened = _open_file(run.path, path, stack)
         entry = OpenedRun(update=update, files=(), manifests=manifests).expected(path)
         if entry and entry.bytes != opened.size:
             raise DamagedFileError(path, "it does not match its manifest")
         files.append(opened)
-    files += [_open_file(run.path, name, stack) for name in TOP_FILES if (run.path / name).exists()]
+    names = [entry.name for entry in _COPIED if not entry.is_folder]
+    files += [_open_file(run.path, name, stack) for name in names if (run.path / name).exists()]
     return OpenedRun(update=update, files=tuple(files), manifests=manifests)
 
 
@@ -152,7 +156,7 @@ def _status(run: RunDirectory) -> str:
     return state.status if state else ""
 
 
-def _paths_below(run: Path, folders: tuple[str, ...]) -> Iterator[str]:
+def _paths_below(run: Path, folders: Iterable[str]) -> Iterator[str]:
     """Yield the paths of regular files below these folders, without links and without hidden files."""
     for folder in folders:
         for parent, folders_below, names in os.walk(run / folder):
@@ -167,7 +171,7 @@ def _open_file(run: Path, path: str, stack: ExitStack) -> OpenedFile:
     descriptor = open_file(run / path, follow=False)
     stack.callback(close_quietly, descriptor)
     size = os.fstat(descriptor).st_size
-    if path == "events.jsonl":
+    if path in BY_NAME and BY_NAME[path].kind == "log":
         size = _complete_lines(descriptor, size)
     return OpenedFile(path=path, descriptor=descriptor, size=size)
 

@@ -29,11 +29,9 @@ from shoestring.remote.backup.stores import Store, open_store
 from shoestring.remote.backup.urls import Location, redacted
 from shoestring.training.checkpoint.files import remove, sync, write_file
 from shoestring.training.checkpoint.manifest import FileEntry
+from shoestring.training.run_directory.contents import accepted_before_plan
 from shoestring.training.run_directory.directory import RunDirectory
 from shoestring.training.run_directory.lock import locked
-
-_WITHOUT_RUN = {"lock", "planning.jsonl", "state.json"}
-"""What the directory of a run that has no plan may have."""
 
 
 def restore(run: Path, location: Location, *, is_backup: bool = False) -> str:
@@ -135,7 +133,7 @@ def _compare(run: RunDirectory, store: Store, names: list[CommitName], location:
 def _require_empty(run: Path) -> None:
     with explaining(f"{run} cannot be used as a run directory"):
         names = {path.name for path in run.iterdir()} if run.exists() else set()
-    if unexpected := {name for name in names if not name.startswith(".")} - _WITHOUT_RUN:
+    if unexpected := {name for name in names if not name.startswith(".")} - accepted_before_plan("restore"):
         raise UsageError(
             f"{run} is not empty and contains no run: {', '.join(sorted(unexpected)[:5])}",
             hint="choose an empty or new directory: --run runs/NAME",
@@ -153,7 +151,7 @@ def _restore_newest(run: Path, store: Store, names: list[CommitName], location: 
             _require_space(run.parent, commit)
             folder.mkdir()
             _restore_files(folder, store, commit)
-            write_identity(folder / "backup.json", commit.run, location.url)
+            write_identity(RunDirectory(folder).backup_file, commit.run, location.url)
             _replace_empty(run, folder)
         except (_DamagedCopyError, ValueError) as error:
             problems.append(f"{name}: {error}")
@@ -227,7 +225,7 @@ def _replace_empty(run: Path, folder: Path) -> None:
     if run.exists():
         with locked(run):  # another session may be planning a run here
             _require_empty(run)
-        for name in _WITHOUT_RUN:
+        for name in accepted_before_plan("restore"):
             with suppress(FileNotFoundError):
                 (run / name).unlink()
         for path in run.iterdir():

@@ -16,9 +16,10 @@ from typing import Any, Literal, get_args
 from shoestring.base.errors import UsageError
 from shoestring.base.reading import COUNT, OBJECT, TEXT, Kind, find_problems, read_json, reason
 from shoestring.training.checkpoint.files import write_json
+from shoestring.training.run_directory.contents import KAGGLE
 
 NAME = "chain.json"
-FOLDER = "kaggle"
+FOLDER = KAGGLE.name
 """The folder in a run's directory."""
 FORMAT = 1
 

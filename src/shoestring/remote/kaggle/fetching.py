@@ -17,19 +17,19 @@ from shoestring.base.units import bytes_text
 from shoestring.remote.kaggle.client import Client, KaggleError
 from shoestring.remote.kaggle.kernel.session_file import NAME, OutputFile, SessionFile, read_session_file
 from shoestring.training.checkpoint.files import remove, sha256, sync
+from shoestring.training.run_directory.contents import BY_NAME, ENTRIES, KAGGLE, PLAN, accepted_before_plan
 from shoestring.training.run_directory.directory import RunDirectory
 from shoestring.training.run_directory.lock import locked
 
 RUN = "run"
 LOG = "shoestring.log"
-SMALL = ("plan.json", "state.json", "run.toml", "events.jsonl", "ledger.json", "report.html")
+SMALL = tuple(entry.name for entry in ENTRIES if entry.on_kaggle != "removed" and not entry.is_folder)
 """Files of a run that are fetched after every session."""
 
 _ATTEMPTS = 15
 """Downloads in a row that bring no further file, with pauses that grow, before it is given up."""
 _CHECKPOINT = re.compile(r"run/checkpoints/(update-([0-9]{8,18}))(?=/)")
 _INCOMING, _COMPLETE = "incoming", ".complete"
-_RUN_ENTRIES = {*SMALL, "checkpoints", "light", "best", "preprocessing", "evidence", "logs", "failed"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ def fetch_run(
     run was trained further on this machine.
     """
     files = {name: entry for name, entry in session.files.items() if _is_of_run(name)}
-    incoming = run / "kaggle" / _INCOMING
+    incoming = run / KAGGLE.name / _INCOMING
     marker = incoming / f"{_COMPLETE}-{session.nonce}"
     with explaining(f"the run cannot be stored in {run}", ", then give the same command again"):
         if not marker.exists():
@@ -195,9 +195,9 @@ def download_verified(
 
 def require_usable(run: Path) -> None:
     """Raise UsageError if the directory is that of a run which was not begun on Kaggle, or has other files."""
-    allowed = {"kaggle", "lock", ".lock"}
+    allowed = accepted_before_plan("fetch")
     names = {entry.name for entry in run.iterdir()} if run.is_dir() else set()
-    if (run / "kaggle" / "chain.json").exists():
+    if (run / KAGGLE.name / "chain.json").exists():
         return
     if RunDirectory(run).plan_file.name in names:
         raise UsageError(
@@ -225,12 +225,12 @@ def require_not_further(run: Path, update: int) -> None:
 
 def _is_of_run(name: str) -> bool:
     parts = PurePosixPath(name).parts
-    return len(parts) > 1 and parts[0] == RUN and parts[1] in _RUN_ENTRIES
+    return len(parts) > 1 and parts[0] == RUN and parts[1] in BY_NAME and BY_NAME[parts[1]].on_kaggle != "removed"
 
 
 def _exchange(incoming: Path, run: Path) -> None:
     """Move the entries of a run that is complete to their places; the plan, which makes it a run, is the last one."""
-    entries: Iterable[Path] = sorted(incoming.iterdir(), key=lambda entry: (entry.name == "plan.json", entry.name))
+    entries: Iterable[Path] = sorted(incoming.iterdir(), key=lambda entry: (entry.name == PLAN.name, entry.name))
     for entry in entries:
         if entry.is_dir():
             remove(run / entry.name)

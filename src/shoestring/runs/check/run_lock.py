@@ -8,6 +8,7 @@ from pathlib import Path
 
 from shoestring.base.reading import open_file
 from shoestring.runs.check.facts import RunLock
+from shoestring.training.run_directory.contents import LOCK
 
 _HOLDER = re.compile(r"pid (?P<pid>\d+) on (?P<node>\S+), begun (?P<started>\d+)")
 
@@ -15,7 +16,7 @@ _HOLDER = re.compile(r"pid (?P<pid>\d+) on (?P<node>\S+), begun (?P<started>\d+)
 def inspect_lock(run: Path) -> RunLock:
     """Return the state of the run's lock. On a file system without locks it follows from the lock file alone."""
     try:
-        descriptor = open_file(run / "lock", follow=False)
+        descriptor = open_file(run / LOCK.name, follow=False)
     except (OSError, ValueError):
         return RunLock(run=run, holder="", locked=False, process_status="")
     try:

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -18,11 +18,12 @@ from shoestring.recipe.exports import Exported, Format
 from shoestring.recipe.options import LoadedRecipe, option_fields, own_fields
 from shoestring.runs.export import folder as export_folder
 from shoestring.runs.export import model_card, onnx
-from shoestring.runs.provenance import describe_origin, read_metrics
-from shoestring.runs.saved_model import SavedModel, open_saved
+from shoestring.runs.model import Model, load_model
+from shoestring.runs.run import Run
 from shoestring.training.checkpoint.files import directory_bytes, json_text, write_file, write_text
 from shoestring.training.checkpoint.folder import write_folder
 from shoestring.training.data.seeded import seeded_data
+from shoestring.training.run_directory.contents import EXPORT, PREPROCESSING
 from shoestring.version import __version__
 
 if TYPE_CHECKING:
@@ -70,9 +71,7 @@ class Export(Displayed):
 class _Opened:
     """A model in memory, and what is known about it and its data."""
 
-    saved: SavedModel
-    model: "nn.Module"
-    update: int | None
+    model: Model
     data: Mapping[str, Any]
     notes: tuple[str, ...]
 
@@ -83,29 +82,18 @@ class _Opened:
         part = next(self.data[name] for name in ("validation", "test", "train") if len(self.data.get(name, ())))
         total = sum(BATCH_SIZES)
         indices = iter([number * len(part) // total for number in range(total)])
-        seed_host(derive(self.saved.loaded.seed, "export"))
+        seed_host(derive(self.model.run.loaded.seed, "export"))
         return [[part[index] for index in islice(indices, size)] for size in BATCH_SIZES]
 
 
-def export(
-    location: Path,
-    values: Mapping[str, object],
-    *,
-    to: str,
-    out: Path | None = None,
-    overwrite: bool = False,
-    recipe: str | object | None = None,
-) -> Export:
-    """Implement `shoestring.export`, with options in `values`."""
-    saved = open_saved(location, values, recipe=recipe, on="cpu")
-    formats = _formats(saved.loaded)
+def export(run: Run, *, to: str, out: Path | None = None, overwrite: bool = False) -> Export:
+    """Implement `shoestring.export`. The run is opened for the CPU."""
+    loaded, formats = run.loaded, _formats(run.loaded)
     if to not in formats:
-        raise UsageError(
-            f"{saved.loaded.name} cannot be exported to {to}", hint=f"its formats are: {', '.join(formats)}"
-        )
+        raise UsageError(f"{loaded.name} cannot be exported to {to}", hint=f"its formats are: {', '.join(formats)}")
     if to == ONNX:
         onnx.require_packages()
-    folder = _choose_folder(saved, to, out)
+    folder = _choose_folder(run, to, out)
     export_folder.require_replaceable(folder, overwrite=overwrite)
 
     import torch
@@ -113,22 +101,20 @@ def export(
     from shoestring.training.engine.determinism import deterministic
     from shoestring.training.engine.memory import explaining_out_of_memory
 
-    with deterministic(), exits_as_errors(), saved.preprocessing() as notes, torch.no_grad():
+    with deterministic(), exits_as_errors(), run.preprocessing() as notes, torch.no_grad():
         with explaining_out_of_memory("loading the data, data()"):
-            data, data_notes = _load_data(saved.loaded, is_needed=to != SAFETENSORS)
+            data, data_notes = _load_data(loaded, is_needed=to != SAFETENSORS)
         with explaining_out_of_memory("loading the model and its weights"):
-            model, update, weights_notes = saved.load_model()
+            model = load_model(run)
         opened = _Opened(
-            saved=saved,
-            model=model if formats[to].takes_adapters else _without_adaptations(saved.loaded, model),
-            update=update,
+            model=model if formats[to].takes_adapters else _without_adaptations(model),
             data=data,
-            notes=(*saved.notes, *notes, *weights_notes, *data_notes, *saved.loaded.parts.data.notes()),
+            notes=(*run.notes, *notes, *model.notes, *data_notes, *loaded.parts.data.notes()),
         )
         format_ = formats[to]
         sizes = {
-            "the weights": _tensor_bytes(format_, opened.model),
-            "the preprocessing": _preprocessing_bytes(saved),
+            "the weights": _tensor_bytes(format_, opened.model.module),
+            "the preprocessing": _preprocessing_bytes(run),
             "other files": SMALL_BYTES if to == SAFETENSORS else LARGE_BYTES,
         }
         export_folder.require_space(folder, sizes)
@@ -144,23 +130,23 @@ def _formats(loaded: LoadedRecipe) -> dict[str, Format]:
     return formats
 
 
-def _choose_folder(saved: SavedModel, to: str, out: Path | None) -> Path:
+def _choose_folder(run: Run, to: str, out: Path | None) -> Path:
     """Return the folder to write: by default `export/FORMAT` in the run's directory.
 
     Raises UsageError for weights without a run, and for another folder inside the run, whose names are its own.
     """
-    run = saved.weights.run
+    directory = run.directory
     if out is None:
-        if run is None:
+        if directory is None:
             raise UsageError("the weights belong to no run, so there is no default folder", hint="--out FOLDER")
-        return run.path / "export" / to
+        return directory.path / EXPORT.name / to
     folder = out.absolute()
-    if run and folder.resolve().is_relative_to(run.path.resolve()):
-        exports = (run.path / "export").resolve()
+    if directory and folder.resolve().is_relative_to(directory.path.resolve()):
+        exports = (directory.path / EXPORT.name).resolve()
         if exports not in folder.resolve().parents:
             raise UsageError(
-                f"--out {out} is inside the run {run.path.name}, whose files have their own places",
-                hint=f"leave --out out, or use a folder elsewhere or below {run.path / 'export'}",
+                f"--out {out} is inside the run {directory.path.name}, whose files have their own places",
+                hint=f"leave --out out, or use a folder elsewhere or below {directory.path / EXPORT.name}",
             )
     return folder
 
@@ -178,9 +164,9 @@ def _load_data(loaded: LoadedRecipe, *, is_needed: bool) -> tuple[Mapping[str, A
         raise
 
 
-def _without_adaptations(loaded: LoadedRecipe, model: "nn.Module") -> "nn.Module":
+def _without_adaptations(model: Model) -> Model:
     """Return the model with its adapters merged and its weights in fp32, as other libraries expect it."""
-    adaptation = loaded.adaptation
+    adaptation, module = model.run.loaded.adaptation, model.module
     if adaptation.quantization != "none":
         raise UsageError(
             f"the weights of this run are stored in 4 bits (quantization={adaptation.quantization}), which this format "
@@ -188,9 +174,9 @@ def _without_adaptations(loaded: LoadedRecipe, model: "nn.Module") -> "nn.Module
             hint=f"export the adapter: --to {SAFETENSORS}",
         )
     if adaptation.lora_r is not None:
-        adapted: Any = model
-        model = adapted.merge_and_unload()
-    return model if adaptation.weights == "fp32" else model.float()
+        adapted: Any = module
+        module = adapted.merge_and_unload()
+    return replace(model, module=module if adaptation.weights == "fp32" else module.float())
 
 
 def _tensor_bytes(format_: Format, model: "nn.Module") -> int:
@@ -200,29 +186,29 @@ def _tensor_bytes(format_: Format, model: "nn.Module") -> int:
     return sum(tensor.nbytes for tensor in tensors.values())
 
 
-def _preprocessing_bytes(saved: SavedModel) -> int:
-    return directory_bytes(saved.weights.run.preprocessing) if saved.weights.run else 0
+def _preprocessing_bytes(run: Run) -> int:
+    return directory_bytes(run.directory.preprocessing) if run.directory else 0
 
 
 def _write(opened: _Opened, to: str, format_: Format, temporary: Path, folder: Path) -> Export:
     """Write the files, compare their outputs with the model's, and add the card and the manifest."""
-    saved, loaded = opened.saved, opened.saved.loaded
-    parameters = sum(parameter.numel() for parameter in opened.model.parameters())
-    exported = format_.write(opened.model, temporary, opened.samples() if to != SAFETENSORS else [])
+    model, run, loaded = opened.model, opened.model.run, opened.model.run.loaded
+    parameters = sum(parameter.numel() for parameter in model.module.parameters())
+    exported = format_.write(model.module, temporary, opened.samples() if to != SAFETENSORS else [])
     difference = _largest_difference(to, exported)
     if to in WITH_PREPROCESSING:
-        _copy_preprocessing(opened, temporary / "preprocessing")
+        _copy_preprocessing(opened, temporary / PREPROCESSING.name)
     card = model_card.CardFacts(
         recipe=loaded.name,
         summary=" ".join(inspect.cleandoc(type(loaded.recipe).__doc__ or "").partition("\n\n")[0].split()),
         format=to,
-        weights=describe_origin(saved.weights, opened.update),
+        weights=model.describe_origin(),
         parameters=parameters,
         max_difference=difference if exported.compared else None,
         samples={part: len(dataset) for part, dataset in opened.data.items()},
-        metrics=read_metrics(saved.weights, opened.update),
+        metrics=model.read_metrics(),
         options=_important_options(loaded),
-        settings={name: value for name, value in saved.settings.json().items() if value is not None},
+        settings={name: value for name, value in run.settings.json().items() if value is not None},
         limits=[*opened.notes, "The weights were trained by this run alone; nobody else has verified them."],
         interface=exported.notes,
         usage=exported.usage,
@@ -233,7 +219,7 @@ def _write(opened: _Opened, to: str, format_: Format, temporary: Path, folder: P
         "format": to,
         "recipe": loaded.name,
         "shoestring": __version__,
-        "update": opened.update,
+        "update": model.update,
         "max_difference": difference,
     }
     files, size = export_folder.write_manifest(temporary, facts)
@@ -244,7 +230,7 @@ def _write(opened: _Opened, to: str, format_: Format, temporary: Path, folder: P
         files=files,
         max_difference=difference,
         recipe=loaded.name,
-        update=opened.update,
+        update=model.update,
         notes=opened.notes,
     )
 
@@ -311,7 +297,7 @@ def _largest_difference(to: str, exported: Exported) -> float:
 
 def _copy_preprocessing(opened: _Opened, folder: Path) -> None:
     """Copy what the run has stored for inference besides the weights, or let the recipe write it."""
-    run, save = opened.saved.weights.run, opened.saved.loaded.parts.use.save_preprocessing
+    run, save = opened.model.run.directory, opened.model.run.loaded.parts.use.save_preprocessing
     if run and run.preprocessing.is_dir():
         for path in sorted(run.preprocessing.rglob("*")):
             if path.is_file():

@@ -29,6 +29,7 @@ from shoestring.training.checkpoint.files import (
     with_digest,
     write_text,
 )
+from shoestring.training.run_directory.contents import PLAN
 
 MANIFEST, CARD = "export.json", "README.md"
 _RUST_ERROR = re.compile(r"\(os error ([0-9]{1,3})\)")
@@ -118,7 +119,7 @@ def _remove_leftovers(folder: Path) -> None:
 
     In a run's directory, that of all exports is removed; elsewhere, folders of such names may be somebody else's.
     """
-    in_run = (folder.parent.parent / "plan.json").is_file()
+    in_run = (folder.parent.parent / PLAN.name).is_file()
     for path in sorted(folder.parent.iterdir()):
         match = _HIDDEN.fullmatch(path.name)
         if not match or not (in_run or match["name"] == folder.name) or path.is_symlink() or not path.is_dir():

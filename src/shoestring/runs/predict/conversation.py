@@ -2,50 +2,41 @@
 
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from shoestring.base import streams
 from shoestring.base.errors import RunError, ShoestringError
 from shoestring.base.failures import exits_as_errors
-from shoestring.runs.saved_model import SavedModel, open_saved
+from shoestring.runs.model import Model, load_model
+from shoestring.runs.run import Run
 
 if TYPE_CHECKING:
-    from torch import nn
+    pass
 
 RESET, EXIT = "/reset", "/exit"
 _PROMPT = "> "
 _HELP = f"{RESET} begins a new conversation, {EXIT} or Ctrl-D ends it, Ctrl-C ends an answer"
 
 
-def converse(
-    location: Path,
-    values: Mapping[str, object],
-    *,
-    recipe: str | object | None = None,
-    on: str = "local",
-    input_stream: TextIO,
-    output_stream: TextIO,
-) -> bool:
+def converse(run: Run, *, input_stream: TextIO, output_stream: TextIO) -> bool:
     """Answer each line of `input_stream` on `output_stream`, knowing the earlier ones, until the end or `/exit`.
 
-    Returns False, without having loaded the model, if the recipe has no `converse`. The other arguments and the errors
-    are those of `predict`. An error of one answer is a message, and the conversation continues without that question.
+    Returns False, without having loaded the model, if the recipe has no `converse`. The errors are those of `predict`.
+    An error of one answer is a message, and the conversation continues without that question.
     """
-    saved = open_saved(location, values, recipe=recipe, on=on, is_prediction=True)
-    if saved.loaded.parts.use.converse is None:
+    if run.loaded.parts.use.converse is None:
         return False
 
     from shoestring.training.engine.determinism import deterministic
     from shoestring.training.engine.memory import explaining_out_of_memory
 
-    with deterministic(), exits_as_errors(), saved.preprocessing() as notes:
+    with deterministic(), exits_as_errors(), run.preprocessing() as notes:
         with explaining_out_of_memory("loading the model and its weights"):
-            model, _, weights_notes = saved.load_model()
-        streams.write_messages(*(f"note: {note}" for note in (*saved.notes, *notes, *weights_notes)), _HELP)
-        _converse(lambda messages: _pieces(saved, model, messages), input_stream, output_stream)
+            model = load_model(run)
+        streams.write_messages(*(f"note: {note}" for note in (*run.notes, *notes, *model.notes)), _HELP)
+        _converse(lambda messages: _pieces(model, messages), input_stream, output_stream)
     return True
 
 
@@ -107,7 +98,7 @@ def _print_answer(pieces: Iterator[str], output_stream: TextIO) -> str:
     return text
 
 
-def _pieces(saved: SavedModel, model: "nn.Module", messages: list[dict[str, str]]) -> Iterator[str]:
+def _pieces(model: Model, messages: list[dict[str, str]]) -> Iterator[str]:
     """Yield the pieces of the recipe's answer, each computed as a prediction is.
 
     Raises RunError if the answer does not fit into memory.
@@ -117,16 +108,16 @@ def _pieces(saved: SavedModel, model: "nn.Module", messages: list[dict[str, str]
     from shoestring.training.data.seeding import derive, seed_all
     from shoestring.training.engine.memory import Failure, catch_out_of_memory, free_unused_memory
 
-    converse = saved.loaded.parts.use.converse
+    run, converse = model.run, model.run.loaded.parts.use.converse
     assert converse is not None
-    precision = saved.mixed_precision()
+    precision = run.mixed_precision()
 
     def compute(act: Callable[[], Any]) -> Any:
         with torch.no_grad(), precision.autocast():
             return act()
 
-    seed_all(derive(saved.loaded.seed, "conversation", len(messages)))
-    pieces: Iterator[str] = iter(compute(lambda: converse(model, messages)))
+    seed_all(derive(run.loaded.seed, "conversation", len(messages)))
+    pieces: Iterator[str] = iter(compute(lambda: converse(model.module, messages)))
     with _closing(pieces):
         while True:
             piece = catch_out_of_memory(lambda: compute(lambda: next(pieces, None)))

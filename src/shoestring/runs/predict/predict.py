@@ -1,7 +1,7 @@
 """Predictions for new inputs, streamed into a file that the same command completes after any interruption."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -15,10 +15,11 @@ from shoestring.base.failures import exits_as_errors
 from shoestring.base.settings import Settings
 from shoestring.recipe.inputs import Input
 from shoestring.recipe.options import LoadedRecipe
+from shoestring.runs.model import load_model
 from shoestring.runs.predict.digests import data_digest, weights_digest
 from shoestring.runs.predict.output import Output, open_output
 from shoestring.runs.predict.predictor import Predictor, Row
-from shoestring.runs.saved_model import SavedModel, open_saved
+from shoestring.runs.run import Run
 from shoestring.training.checkpoint.files import json_digest
 from shoestring.training.data.seeded import seeded_data
 from shoestring.training.monitor.counter import Counter
@@ -60,38 +61,30 @@ class Predictions(Displayed):
 
 
 def predict(
-    location: Path,
-    values: Mapping[str, object],
-    *,
-    recipe: str | object | None = None,
-    on: str = "local",
-    limit_seconds: float | None = None,
-    started: float | None = None,
-    out: Path | None = None,
+    run: Run, *, limit_seconds: float | None = None, started: float | None = None, out: Path | None = None
 ) -> Predictions:
-    """Implement `shoestring.predict`, with options and settings in `values`."""
-    saved = open_saved(location, values, recipe=recipe, on=on, is_prediction=True)
-    require_predict(saved.loaded)
-    _require_data(saved.loaded, values)
+    """Implement `shoestring.predict`."""
+    require_predict(run.loaded)
+    _require_data(run)
 
     from shoestring.training.engine.determinism import deterministic
     from shoestring.training.engine.environment import device_name
     from shoestring.training.session.stop import SessionOver, session
 
     started_at = time.monotonic()
-    source = saved.loaded.options.get("data")
-    origin, facts = _describe_origin(saved, source), {"recipe": saved.loaded.name, "version": __version__}
+    source = run.loaded.options.get("data")
+    origin, facts = _describe_origin(run, source), {"recipe": run.loaded.name, "version": __version__}
     reason = ""
     with (
         session(limit_seconds, started=started) as stop,
         deterministic(),
         exits_as_errors(),
-        saved.preprocessing() as notes,
-        open_output(out, origin, facts, batch=batch_size(saved, values)) as output,
+        run.preprocessing() as notes,
+        open_output(out, origin, facts, batch=batch_size(run)) as output,
     ):
         try:
             if not output.is_complete:
-                notes = (*notes, *_write_predictions(saved, source, output, stop))
+                notes = (*notes, *_write_predictions(run, source, output, stop))
         except SessionOver as over:
             reason = over.reason
             if out is None:
@@ -102,15 +95,15 @@ def predict(
     return Predictions(
         status="paused" if reason else "finished",
         reason=reason,
-        recipe=saved.loaded.name,
-        weights=str(saved.weights.path),
+        recipe=run.loaded.name,
+        weights=str(run.weights),
         rows=output.rows,
         errors=output.errors,
         out=str(out) if out else None,
-        device=device_name(saved.device),
-        precision=str(saved.settings.precision),
+        device=device_name(run.device),
+        precision=str(run.settings.precision),
         seconds=time.monotonic() - started_at,
-        notes=(*saved.notes, *notes),
+        notes=(*run.notes, *notes),
     )
 
 
@@ -123,15 +116,16 @@ def require_predict(loaded: LoadedRecipe) -> None:
         )
 
 
-def _require_data(loaded: LoadedRecipe, values: Mapping[str, object]) -> None:
+def _require_data(run: Run) -> None:
     """Raise UsageError if the inputs would be the data that the model was trained on."""
+    loaded = run.loaded
     has_own_inputs = loaded.parts.use.inputs and "data" in loaded.options and (loaded.source or loaded.is_live)
-    if "data" not in values and has_own_inputs and loaded.options["data"] is None:
+    if "data" not in run.values and has_own_inputs and loaded.options["data"] is None:
         raise UsageError(
             "the inputs are not named",
             hint="name them: --set data=PATH; a conversation with a model that generates text needs a terminal",
         )
-    if "data" not in values and (path := loaded.options.get("data")):
+    if "data" not in run.values and (path := loaded.options.get("data")):
         raise UsageError(
             f"the inputs are not named; the run was trained on {path}",
             hint="name them: --set data=PATH; to predict for the training data, name these. A conversation with a "
@@ -152,23 +146,23 @@ def make_inputs(loaded: LoadedRecipe, source: Path | Sequence[Any] | None) -> An
     ]
 
 
-def batch_size(saved: SavedModel, values: Mapping[str, object]) -> int:
-    """Return the number of inputs to predict at once: the one in `values`, on a GPU the planned one, else the run's."""
-    size = saved.loaded.parts.evaluation_size(saved.settings.micro_batch or 1)
-    if "micro_batch" in values or saved.target.device.kind == "cpu":
+def batch_size(run: Run) -> int:
+    """Return the number of inputs to predict at once: this command's, on a GPU the planned one, else the run's."""
+    size = run.loaded.parts.evaluation_size(run.settings.micro_batch or 1)
+    if "micro_batch" in run.values or run.target.device.kind == "cpu":
         return size
     from shoestring.planning.inference import plan_inference
 
     traced = ("precision", "fp32_modules", "memory_format")
-    settings = Settings(**{name: getattr(saved.settings, name) for name in traced})
+    settings = Settings(**{name: getattr(run.settings, name) for name in traced})
     try:
-        plan = plan_inference(saved.loaded, saved.target, settings)
+        plan = plan_inference(run.loaded, run.target, settings)
     except TraceError:
         return size
     return plan.settings.micro_batch or size
 
 
-def _write_predictions(saved: SavedModel, source: Path | None, output: Output, stop: "Stop") -> tuple[str, ...]:
+def _write_predictions(run: Run, source: Path | None, output: Output, stop: "Stop") -> tuple[str, ...]:
     """Write the rows of all inputs that the output does not have yet, and return notes for the user.
 
     Raises SessionOver when the session has to stop.
@@ -176,9 +170,9 @@ def _write_predictions(saved: SavedModel, source: Path | None, output: Output, s
     from shoestring.training.engine.memory import explaining_out_of_memory
 
     with stop.interrupting(), explaining_out_of_memory("loading the inputs"):
-        inputs = make_inputs(saved.loaded, source)
+        inputs = make_inputs(run.loaded, source)
     with stop.interrupting(), explaining_out_of_memory("loading the model and its weights"):
-        model, update, notes = saved.load_model()
+        model = load_model(run)
     total = len(inputs) if hasattr(inputs, "__len__") else None
     counter = Counter("inputs", total=total, completed=output.rows)
 
@@ -186,9 +180,7 @@ def _write_predictions(saved: SavedModel, source: Path | None, output: Output, s
         output.reduce(size, message)
         counter.message(message)
 
-    predictor = Predictor(
-        saved=saved, model=model, batch=output.batch, size=output.size, on_out_of_memory=report_out_of_memory
-    )
+    predictor = Predictor(model=model, batch=output.batch, size=output.size, on_out_of_memory=report_out_of_memory)
     rows_of_batches = predictor.rows(inputs, completed=output.rows, check=output.check)
     with closing(rows_of_batches), explaining_out_of_memory("predicting"), closing(counter):
         while True:
@@ -200,8 +192,8 @@ def _write_predictions(saved: SavedModel, source: Path | None, output: Output, s
                 _report_errors(rows, output.errors, counter)
                 output.write(rows)
             counter.add(len(rows))
-    output.finish({"update": update})
-    return (*notes, *saved.loaded.parts.data.notes())
+    output.finish({"update": model.update})
+    return (*model.notes, *run.loaded.parts.data.notes())
 
 
 def _report_errors(rows: Sequence[Row], earlier: int, counter: Counter) -> None:
@@ -217,17 +209,17 @@ def _recipe_digest(loaded: LoadedRecipe) -> str:
     return json_digest({"file": loaded.digest, **loaded.imports, **package})
 
 
-def _describe_origin(saved: SavedModel, source: Path | None) -> dict[str, Any]:
+def _describe_origin(run: Run, source: Path | None) -> dict[str, Any]:
     """Return what decides the predictions: rows of another origin are not continued."""
-    loaded = saved.loaded
+    loaded = run.loaded
     options = config.as_json(loaded.options)
     # A path may have moved; its content counts.
     options |= {name: data_digest(path) for name, path in loaded.paths.items() if name != "data"}
     options.pop("data", None)
     return {
-        "weights_sha256": weights_digest(saved.weights.path),
+        "weights_sha256": weights_digest(run.weights),
         "recipe_sha256": _recipe_digest(loaded),
         "data_sha256": data_digest(source) if source else None,
         "options": options,
-        "precision": saved.settings.precision,
+        "precision": run.settings.precision,
     }

@@ -5,15 +5,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shoestring.base.errors import RunError, ShoestringError
 from shoestring.recipe.inputs import Input, Rows
+from shoestring.runs.model import Model
 from shoestring.runs.predict.predictions import batch_targets, columns_of, predict_batch, spread
-from shoestring.runs.saved_model import SavedModel
-
-if TYPE_CHECKING:
-    from torch import nn
 
 Row = dict[str, Any]
 
@@ -22,8 +19,7 @@ Row = dict[str, Any]
 class Predictor:
     """Predicts with a model that is loaded. Inputs that cannot be used become rows with an error."""
 
-    saved: SavedModel
-    model: "nn.Module"
+    model: Model
     batch: int
     """The number of inputs that are read at a time. It decides which samples are in one batch, and so the bits."""
     size: int = 0
@@ -64,7 +60,7 @@ class Predictor:
         """Return the rows of consecutive inputs; `position` is that of their first row."""
         from shoestring.training.data.seeding import derive, seed_host
 
-        seed = self.saved.loaded.seed
+        seed = self.model.run.loaded.seed
         errors: dict[int, str] = {}
         samples: dict[int, Any] = {}
         for index, item in enumerate(window):
@@ -133,16 +129,17 @@ class Predictor:
         from shoestring.techniques.memory_format import reshaping_views
         from shoestring.training.data.batches import evaluation_collate_function, to_device
 
-        loaded, device = self.saved.loaded, self.saved.device
+        run = self.model.run
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
-            stack.enter_context(self.saved.mixed_precision().autocast())
-            stack.enter_context(reshaping_views(self.saved.settings.memory_format))
-            batch = evaluation_collate_function(loaded.recipe)(samples)
-            batch = to_device(batch, device, self.saved.settings.memory_format)
-            rows = [columns_of(prediction) for prediction in predict_batch(loaded, self.model, batch, len(samples))]
+            stack.enter_context(run.mixed_precision().autocast())
+            stack.enter_context(reshaping_views(run.settings.memory_format))
+            batch = evaluation_collate_function(run.loaded.recipe)(samples)
+            batch = to_device(batch, run.device, run.settings.memory_format)
+            predictions = predict_batch(run.loaded, self.model.module, batch, len(samples))
+            rows = [columns_of(prediction) for prediction in predictions]
             if self.with_targets:
-                targets = batch_targets(loaded, batch, len(samples))
+                targets = batch_targets(run.loaded, batch, len(samples))
                 rows = [{"target": target, **row} for target, row in zip(targets, rows, strict=True)]
         return rows
 

@@ -17,7 +17,7 @@ from shoestring.hardware import targets
 from shoestring.runs.replay.debugging import Debugged
 from shoestring.runs.replay.replayed import Replay
 from shoestring.runs.replay.replaying import Replaying
-from shoestring.runs.saved_model import reopen_run
+from shoestring.runs.run import Run, reopen
 from shoestring.training.run_directory.directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -30,25 +30,31 @@ _SAVED_SETTINGS = (
 """The settings in the environment of a checkpoint: a later session may have had others than the plan."""
 
 
-def replay(
+def open_replayable(
     location: Path,
     update: int,
     values: Mapping[str, object],
     *,
     recipe: str | object | None = None,
     on: str = "local",
-    debug: bool = False,
-) -> Replay:
-    """Implement `shoestring.replay`, with options and settings in `values`."""
-    run = _find_run(location, update, on)
-    loaded, settings, _, run_notes = reopen_run(run, recipe, values)
+) -> Run:
+    """Return the run in the directory `location`, with options and settings in `values`.
+
+    Raises UsageError if it cannot have made the update, and as `StoredPlan.reopen` does.
+    """
+    directory = _find_directory(location, update, on)
+    return reopen(directory, directory.checkpoints, values, targets.find(on), recipe=recipe)
+
+
+def replay(run: Run, update: int, *, debug: bool = False) -> Replay:
+    """Implement `shoestring.replay`."""
+    directory, loaded, values = run.directory, run.loaded, run.values
+    assert directory is not None
     if debug and loaded.parts.learning.trainer:
         raise UsageError(
             f"the loss of {loaded.name} is computed by a library's trainer, so there is no loss() to stop in",
             hint="call breakpoint() in the code that the trainer calls, for example in a reward, and leave out --break",
         )
-
-    import torch
 
     from shoestring.training.checkpoint.earlier import read_earlier
     from shoestring.training.engine.determinism import deterministic_shards
@@ -57,21 +63,19 @@ def replay(
     from shoestring.training.request import SessionRequest
     from shoestring.training.session.stop import SessionOver, session
 
-    restored, damage = read_earlier(run.checkpoints, update - 1)
-    settings = _settings_of(restored, settings, values).replace(workers=0, stage="no")
+    restored, damage = read_earlier(directory.checkpoints, update - 1)
+    settings = _settings_of(restored, run.settings, values).replace(workers=0, stage="no")
     settings = settings.replace(
         micro_batch=settings.micro_batch or loaded.effective_batch, precision=settings.precision or "fp32"
     )
-    target = targets.find(on)
-    device = torch.device(target.device.kind)
-    sizes = RecordedSizes(read(run.events_file))
+    sizes = RecordedSizes(read(directory.events_file))
     if debug:
         loaded = replace(loaded, recipe=Debugged(loaded.recipe))
     try:
         with (
             session() as stop,
             tempfile.TemporaryDirectory(prefix="shoestring-replay-") as folder,
-            deterministic_shards(settings.logical_shards, device),
+            deterministic_shards(settings.logical_shards, run.device),
             exits_as_errors(),
         ):
             stop.signals.describe_loss = lambda: "the run is unchanged"
@@ -79,12 +83,12 @@ def replay(
                 loaded=loaded,
                 settings=settings,
                 run=RunDirectory(Path(folder)),
-                target=on,
-                device=device,
+                target=run.target.name,
+                device=run.device,
                 stop=stop,
                 allow_inexact=True,
             )
-            result = Replaying(run, update, sizes, restored).result(request)
+            result = Replaying(directory, update, sizes, restored).result(request)
     except SessionOver as over:
         raise RunError(f"not replayed: {over.reason}", hint="the run is unchanged; repeat the command") from over
     set_notes = [
@@ -93,11 +97,11 @@ def replay(
         if hasattr(settings, name)
     ]
     damage_notes = [f"a damaged checkpoint was skipped: {text}" for text in damage]
-    return replace(result, notes=(*run_notes, *set_notes, *damage_notes, *result.notes))
+    return replace(result, notes=(*run.notes, *set_notes, *damage_notes, *result.notes))
 
 
-def _find_run(location: Path, update: int, on: str) -> RunDirectory:
-    """Return the run in the directory `location`. Raises UsageError if it cannot have made the update."""
+def _find_directory(location: Path, update: int, on: str) -> RunDirectory:
+    """Return the directory of a run. Raises UsageError if it cannot have made the update."""
     run = RunDirectory(location.absolute())
     if on not in targets.PROBED:
         raise UsageError(f"an update can only be replayed on this machine, not on {on}", hint="use local or cpu")

@@ -1,19 +1,4 @@
-"""A run's directory: its files, its plan and state, and its lock.
-
-plan.json      the plan that was made when the run started
-run.toml       the command line that started the run, as a configuration file
-planning.jsonl the traced updates of a plan that is not complete yet
-state.json     the status (running, paused, finished or failed), the update reached, the next command
-checkpoints/   full checkpoints          light/ best/   weights for use
-preprocessing/ what inference needs besides the weights: a scaler, labels, a tokenizer
-events.jsonl   the event log             report.html
-ledger.json    the duration, the progress and the end of each session
-backup.json    the id of a run that is copied, and where to
-evidence/      images of examples, for the report
-logs/          what `--log` writes: a folder for each name
-kaggle/        the state of its sessions on Kaggle
-failed/        the samples of an update whose result has values that are not finite; the traceback of an error
-"""
+"""A run's directory: the paths of its files, its plan and state, and its lock. `contents.py` says what each file is."""
 
 import tempfile
 from collections.abc import Iterator
@@ -23,7 +8,7 @@ from pathlib import Path
 
 from shoestring.base.errors import UsageError
 from shoestring.base.system_errors import explain
-from shoestring.training.run_directory import own_files
+from shoestring.training.run_directory import contents, own_files
 from shoestring.training.run_directory.lock import locked
 from shoestring.training.run_directory.stored import StoredPlan, StoredState
 
@@ -36,68 +21,68 @@ class RunDirectory:
 
     @property
     def plan_file(self) -> Path:
-        return self.path / "plan.json"
+        return self.path / contents.PLAN.name
 
     @property
     def config_file(self) -> Path:
-        return self.path / "run.toml"
+        return self.path / contents.CONFIG.name
 
     @property
     def planning_file(self) -> Path:
-        return self.path / "planning.jsonl"
+        return self.path / contents.PLANNING.name
 
     @property
     def state_file(self) -> Path:
-        return self.path / "state.json"
+        return self.path / contents.STATE.name
 
     @property
     def events_file(self) -> Path:
-        return self.path / "events.jsonl"
+        return self.path / contents.EVENTS.name
 
     @property
     def ledger_file(self) -> Path:
-        return self.path / "ledger.json"
+        return self.path / contents.LEDGER.name
 
     @property
     def backup_file(self) -> Path:
-        return self.path / "backup.json"
+        return self.path / contents.BACKUP.name
 
     @property
     def report_file(self) -> Path:
-        return self.path / "report.html"
+        return self.path / contents.REPORT.name
 
     @property
     def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
+        return self.path / contents.CHECKPOINTS.name
 
     @property
     def light(self) -> Path:
-        return self.path / "light"
+        return self.path / contents.LIGHT.name
 
     @property
     def best(self) -> Path:
-        return self.path / "best"
+        return self.path / contents.BEST.name
 
     @property
     def preprocessing(self) -> Path:
-        return self.path / "preprocessing"
+        return self.path / contents.PREPROCESSING.name
 
     @property
     def logs(self) -> Path:
-        return self.path / "logs"
+        return self.path / contents.LOGS.name
 
     def illustrations(self, part: str, update: int) -> Path:
         """Return the folder for the images of the examples of an evaluation of `part`, validation or test."""
-        return self.path / "evidence" / f"{part}-{update:08d}"
+        return self.path / contents.EVIDENCE.name / f"{part}-{update:08d}"
 
     def failed_update(self, update: int) -> Path:
         """Return the file for the samples of update number `update` (from 1), whose result was not finite."""
-        return self.path / "failed" / f"update-{update}.json"
+        return self.path / contents.FAILED.name / f"update-{update}.json"
 
     @property
     def traceback_file(self) -> Path:
         """The file for the traceback of the exception that ended the last session that failed."""
-        return self.path / "failed" / "traceback.txt"
+        return self.path / contents.FAILED.name / "traceback.txt"
 
     def create(self) -> None:
         """Create the directory.
@@ -110,7 +95,7 @@ class RunDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             # Names that start with a dot are temporary files of an earlier attempt that was killed.
             names = {entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")}
-            unexpected = names - {"lock", "kaggle", self.planning_file.name, self.state_file.name}
+            unexpected = names - contents.accepted_before_plan("train")
             is_run = self.plan_file.exists()
         except OSError as error:
             raise explain(f"{self.path} cannot be used as a run directory", error) from error
@@ -138,7 +123,7 @@ class RunDirectory:
 
         The caller holds the lock.
         """
-        parent = (self.path / own_files.TRAINER_FOLDER).absolute()
+        parent = (self.path / contents.TRAINER.name).absolute()
         parent.mkdir(exist_ok=True)
         try:
             with tempfile.TemporaryDirectory(dir=parent) as folder:

@@ -5,11 +5,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from shoestring.training.checkpoint.manifest import MANIFEST
+from shoestring.training.run_directory.contents import ENTRIES
 
-_MARKS = (
-    *("plan.json", "planning.jsonl", "state.json", "events.jsonl", "ledger.json", "checkpoints", "light", "best"),
-    *("preprocessing", "failed", "export.json", "predictions.jsonl", MANIFEST),
-)
+_MARKS = (*(entry.name for entry in ENTRIES if entry.marks_run), "export.json", "predictions.jsonl", MANIFEST)
 """Each of these names marks a run's directory, or a folder of one: a run need not be complete."""
 _MAX_LINKS = 40
 

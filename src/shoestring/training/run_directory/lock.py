@@ -16,6 +16,7 @@ from shoestring.base.errors import UsageError
 from shoestring.base.reading import read_bytes
 from shoestring.base.system_errors import explaining
 from shoestring.training.checkpoint.files import close_quietly, replace
+from shoestring.training.run_directory.contents import LOCK, LOCK_FILE
 
 _NO_LOCK_SUPPORT_ERRORS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
@@ -52,12 +53,12 @@ def locked(run: Path) -> Iterator[None]:
     Raises UsageError naming the holder if another process has the lock.
     """
     with explaining(f"{run} cannot be locked", ", then train again"):
-        descriptor = _open(run / "lock", os.O_RDWR | os.O_CREAT)
-    lock_file = run / ".lock"
+        descriptor = _open(run / LOCK.name, os.O_RDWR | os.O_CREAT)
+    lock_file = run / LOCK_FILE.name
     without_locks = False
     try:
         with explaining(f"{run / 'lock'} cannot be read", ", then train again"):
-            holder = _read_holder(run / "lock", descriptor)
+            holder = _read_holder(run / LOCK.name, descriptor)
         try:
             _lock(run, descriptor)
         except OSError as error:
@@ -90,7 +91,7 @@ def is_holder_alive(run: Path) -> bool | None:
     Returns None if no holder is named, or one of another machine. Nothing is locked, so a session can begin meanwhile.
     """
     try:
-        holder = read_bytes(run / "lock", follow=False, max_bytes=_MAX_CONTENT).decode(errors="replace")
+        holder = read_bytes(run / LOCK.name, follow=False, max_bytes=_MAX_CONTENT).decode(errors="replace")
     except (OSError, ValueError):
         return None
     return _is_alive(holder.partition("\n")[0])
@@ -103,7 +104,7 @@ def _lock(run: Path, descriptor: int) -> None:
         try:
             return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            holder = _read_holder(run / "lock", descriptor)
+            holder = _read_holder(run / LOCK.name, descriptor)
             if time.monotonic() > give_up_at or not _has_lost_its_parent(holder):
                 raise _locked_error(run, holder, "wait for it, stop it, or give another --run") from error
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""The files of a run's directory that are Shoestring's own: their names, and what must not have these names.
+"""What must not have the names of a run's own files and folders (`contents.py`), and what killed processes leave there.
 
 A run's directory may come from someone else. A symbolic link in it, under a name that Shoestring reads or writes, would
 make it read or change a file elsewhere, so no such link is followed. The directory itself may be a link. Files under
@@ -14,30 +14,21 @@ from pathlib import Path
 from shoestring.base.errors import UsageError
 from shoestring.base.processes import is_running
 from shoestring.training.checkpoint.files import remove_file
-from shoestring.training.checkpoint.manifest import FILE, MANIFEST, STAGED_FILE
+from shoestring.training.run_directory.contents import ENTRIES, FAILED, REPORT, TRAINER
 
-TRAINER_FOLDER = ".trainer"
-"""The folder for temporary files of a library's trainer."""
-
-_REPLACED = (
-    r"plan\.json|state\.json|ledger\.json|backup\.json|events\.jsonl|run\.toml|\.lock"
-    rf"|{re.escape(MANIFEST)}|update-[0-9]+\.json"
+_LEFTOVER = re.compile(
+    "|".join(entry.temporary_name for entry in ENTRIES if entry.is_replaced and not entry.is_folder and entry != REPORT)
+    + r"|\.update-[0-9]+\.json\.[0-9]+|report\.html\.part|\.shared-[0-9a-f]{32}"
 )
-"""Files that are written under a temporary name, with the id of the process, and then renamed."""
-_FOLDERS = (
-    r"checkpoints|light|best|failed|logs|tensorboard|csv|export|\.?preprocessing|\.trainer|update-[0-9]{8,18}"
-    r"|kaggle|evidence|(?:validation|test)-[0-9]{8,18}"
+"""Files of killed processes: `.shared-...` is of processes that meet in the directory, `.part` of earlier versions."""
+_REPORT_LEFTOVER = re.compile(REPORT.temporary_name)
+_OWN = (
+    *(re.compile(re.escape(entry.name)) for entry in ENTRIES),
+    *(re.compile(entry.temporary_name) for entry in ENTRIES if entry.is_replaced),
+    _LEFTOVER,
 )
-_TEMPORARY_FOLDERS = r"\.writing-[0-9]{8,18}-[0-9]+|\.(?:removed|replaced)-[0-9]{8,18}"
-_LEFTOVER = re.compile(rf"\.(?:{_REPLACED})\.[0-9]+|report\.html\.part|\.shared-[0-9a-f]{{32}}")
-_REPORT_LEFTOVER = re.compile(r"\.report\.html\.(?P<pid>[0-9]+)")
-_OWN = (_LEFTOVER, _REPORT_LEFTOVER, re.compile(rf"{_REPLACED}|lock|report\.html|{_FOLDERS}|{_TEMPORARY_FOLDERS}"))
-IMAGE_NAME = re.compile(r"[0-9]{1,18}-[0-9]{1,3}\.(?:png|jpg)")
-"""An image of an example of an evaluation."""
-_OF_KAGGLE = re.compile(r"chain\.json|\.chain\.json\.[0-9]+|session-[0-9]+\.json|shoestring\.log|stop|run|incoming")
-"""Entries of the folder `kaggle`, and the folders of outputs that are downloaded there."""
-_OWN_BELOW = (*_OWN, STAGED_FILE, re.compile(FILE), IMAGE_NAME, _OF_KAGGLE)
-"""The names in the folders of the run's directory."""
+_OWN_BELOW = (*_OWN, *(re.compile(names) for entry in ENTRIES for names in entry.below))
+"""The names in the folders of the run's directory; in that of Kaggle another run's directory may be."""
 
 
 def refuse_links(run: Path) -> None:
@@ -64,13 +55,13 @@ def remove_leftovers(run: Path) -> None:
 
     Those among checkpoints and weights are removed when a session sets these up.
     """
-    for folder in (run, run / "failed"):
+    for folder in (run, run / FAILED.name):
         for path in _entries(folder):
-            report = _REPORT_LEFTOVER.fullmatch(path.name)
             # A report is written without the lock, so its writer may be alive.
-            if _LEFTOVER.fullmatch(path.name) or (report and not is_running(int(report["pid"]))):
+            is_report = _REPORT_LEFTOVER.fullmatch(path.name) and not is_running(int(path.name.rpartition(".")[2]))
+            if is_report or _LEFTOVER.fullmatch(path.name):
                 remove_file(path)
-    shutil.rmtree(run / TRAINER_FOLDER, ignore_errors=True)  # does not follow links
+    shutil.rmtree(run / TRAINER.name, ignore_errors=True)  # does not follow links
 
 
 def _own_entries(folder: Path, names: Iterable[re.Pattern[str]]) -> Iterator[Path]:

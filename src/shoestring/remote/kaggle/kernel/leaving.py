@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from shoestring.base.errors import ShoestringError
@@ -19,16 +19,10 @@ from shoestring.base.units import bytes_text
 from shoestring.training.checkpoint.files import directory_bytes, remove, remove_renamed
 from shoestring.training.checkpoint.manifest import DamagedFileError, read_manifest, verify_file
 from shoestring.training.checkpoint.names import removed_path, update_of
+from shoestring.training.run_directory.contents import CHECKPOINTS, ENTRIES
 from shoestring.training.run_directory.directory import RunDirectory
 
-_NAMES = {"checkpoints", "light", "best", "preprocessing", "evidence", "logs", "failed"} | {
-    "plan.json",
-    "state.json",
-    "run.toml",
-    "events.jsonl",
-    "ledger.json",
-    "report.html",
-}
+_NAMES = {entry.name for entry in ENTRIES if entry.on_kaggle != "removed"}
 _SHARE_OF_OLDER = 0.1
 """The checkpoint before the newest is left too if both take at most this share of the output."""
 
@@ -42,18 +36,19 @@ def check(run: Path, damaged: Sequence[str]) -> dict[str, Any]:
     directory.refuse_links()
     reasons = []
     foreign = {text.split(": ")[0] for text in damaged}
-    for file in ("plan.json", "state.json"):
-        if file in foreign or not (run / file).is_file():
-            reasons.append(f"{file} is damaged or missing")
-    names = {Path(path).parts[1] for path in foreign if path.startswith("checkpoints/") and len(Path(path).parts) > 2}
-    for name in names:
+    for entry in ENTRIES:
+        is_damaged = entry.name in foreign or not (run / entry.name).is_file()
+        if entry.if_damaged == "cannot continue" and is_damaged:
+            reasons.append(f"{entry.name} is damaged or missing")
+    paths = [PurePath(text).parts for text in foreign]
+    for name in {parts[1] for parts in paths if len(parts) > 2 and parts[0] == CHECKPOINTS.name}:
         if update_of(name) is not None:
             remove(directory.checkpoints / name)
     newest, removed = _newest_verified(directory.checkpoints)
-    for folder in ("light", "best"):
+    for entry in ENTRIES:
         # Weights for use are written again by the next save; a damaged copy is of no use.
-        if any(path.startswith(f"{folder}/") for path in foreign):
-            remove(run / folder)
+        if entry.if_damaged == "is written again" and any(path.startswith(f"{entry.name}/") for path in foreign):
+            remove(run / entry.name)
     if newest is None:
         reasons.append("no checkpoint is intact")
     return {
@@ -88,8 +83,9 @@ def prune(run: Path, output_bytes: int) -> dict[str, Any]:
             remove(path)
     run_bytes = directory_bytes(run)
     if run_bytes > output_bytes:
-        for folder in ("evidence", "logs", "failed"):
-            remove(run / folder)
+        for entry in ENTRIES:
+            if entry.is_expendable:
+                remove(run / entry.name)
         notes.append(f"evidence/ and logs/ were left out: the run takes {bytes_text(run_bytes)}")
     return {
         "update": update_of(newest.name) if newest else None,

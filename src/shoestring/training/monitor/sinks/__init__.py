@@ -1,8 +1,8 @@
 """Sinks: what the numbers of a run are written to while it trains, beside its own record.
 
 A sink is a class in a module of this package with the interface of `Sink`; `names.py` has its name for `--log NAME`,
-and `training/run_directory/own_files.py` that of its folder. It runs in a process of its own, which reads the run's
-record, so nothing that it does can stop or change the run.
+which is also that of its folder. It runs in a process of its own, which reads the run's record, so nothing that it does
+can stop or change the run.
 """
 
 from __future__ import annotations

@@ -1,0 +1,39 @@
+"""The page of a run's directory."""
+
+from docs.generate.markdown import code, header, table
+
+from shoestring.training.run_directory.contents import ENTRIES, Entry
+
+_INTRODUCTION = """
+A run is its directory and nothing else. To continue on [another machine](index.md#continue-on-another-machine),
+copy the directory and type the same `train` command; paths in options, such as `data`, may differ.
+
+## Files
+"""
+_REMARKS = """
+Names that begin with a dot are temporary, as are those of files that are being written. What a kill leaves of them, the
+next session removes. Files under other names belong to the user and are left alone.
+
+## What a run stores
+The recipe, its options and the settings are stored in the run, so continuing needs no `--set`. Other options are
+refused, and other settings that decide the bits need `--allow-inexact`; they are then stored in place of the earlier
+ones. `--limit`, `--disk`, and another setting or data path that differs from the stored one are not stored: repeat them
+in each session. A command that is refused leaves the run as it was.
+
+## Runs from someone else
+`evaluate`, `predict`, `export` and `replay` execute a recipe file only if the command names it (`--recipe`), or if you
+have trained with it, and with the files beside it that it imports, on this machine: `train` writes their digests to
+`$XDG_STATE_HOME/shoestring/trusted.json` (by default below `~/.local/state`). Links in a run's directory are not
+followed under any name of the table; the directory itself may be a link. `plan.json` and the lines of `events.jsonl`
+have digests, the event `stop` has that of `state.json`, and a file that has changed is reported.
+"""
+
+
+def page() -> str:
+    """Return the page with a row for each file and folder."""
+    rows = [(_path(entry), entry.content) for entry in ENTRIES]
+    return header("A run's directory") + _INTRODUCTION.lstrip("\n") + "\n" + table(("path", "content"), rows) + _REMARKS
+
+
+def _path(entry: Entry) -> str:
+    return code(f"{entry.name}/" if entry.is_folder else entry.name)
