@@ -23,7 +23,7 @@ import torch
 from shoestring.recipe.finding import choose
 from shoestring.recipes.temporal import Options
 from shoestring.recipes.temporal.architectures import ARCHITECTURES
-from shoestring.training.engine.state import build
+from shoestring.training.engine.building import build
 from shoestring.training.engine.update import update
 
 

@@ -14,7 +14,7 @@ from shoestring.base.settings import Settings
 from shoestring.recipe.finding import choose
 from shoestring.runs.replay import replay
 from shoestring.runs.saved_model import open_saved
-from shoestring.training.engine.state import build
+from shoestring.training.engine.building import build
 from shoestring.training.monitor.events import read
 from shoestring.training.session.directory import RunDirectory
 from shoestring.training.session.stored import StoredPlan

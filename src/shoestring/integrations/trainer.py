@@ -53,10 +53,10 @@ from shoestring.training.engine.parallel.ranks import ONE_RANK, Ranks
 from shoestring.training.engine.precision import mixed_precision
 from shoestring.training.record import Record
 from shoestring.training.request import SessionRequest
+from shoestring.training.run_store import complete_weights, load_newest, run_saver, run_store
 from shoestring.training.session.directory import RunDirectory
 from shoestring.training.session.stop import SessionOver, Stop, session
 from shoestring.training.session.stored import StoredPlan
-from shoestring.training.setup import complete_weights, load_newest, run_saver, run_store
 from shoestring.training.training_session import TrainingSession
 
 if TYPE_CHECKING:

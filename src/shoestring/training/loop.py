@@ -25,11 +25,12 @@ from shoestring.training.engine.determinism import deterministic_shards
 from shoestring.training.engine.malloc import keeping_freed_memory
 from shoestring.training.engine.memory import explaining_out_of_memory
 from shoestring.training.engine.parallel.default_group import without_default_group
+from shoestring.training.library_loop import LibraryLoop
 from shoestring.training.record import Record
 from shoestring.training.request import SessionRequest
 from shoestring.training.session.outcome import Outcome
 from shoestring.training.session.stop import SessionOver
-from shoestring.training.setup import LibraryLoop, setup
+from shoestring.training.setup import setup
 from shoestring.training.split_loss import report_split_loss
 from shoestring.training.stored_settings import store_settings_of_result
 

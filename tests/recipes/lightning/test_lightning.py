@@ -14,7 +14,7 @@ from shoestring.recipe.finding import choose, find
 from shoestring.recipes.lightning import recipe
 from shoestring.training.data.order import DataOrder
 from shoestring.training.data.sequential import sequential_batches
-from shoestring.training.engine.state import build
+from shoestring.training.engine.building import build
 from tests.recipes.lightning import modules
 from tests.sessions import CPU, final_bits, session
 

@@ -14,10 +14,10 @@ from torch.optim import Optimizer
 from shoestring.base.errors import RunError
 from shoestring.base.renamed import accepts_old_arguments, instance_attributes_of
 from shoestring.techniques.fallbacks import halved, least_micro_batch
+from shoestring.techniques.norms import trains_batch_norm
 from shoestring.training.engine.buffers import BufferBackup
 from shoestring.training.engine.memory import Failure, catch_out_of_memory, free_unused_memory
 from shoestring.training.engine.precision import MIN_LOSS_SCALE, MixedPrecision
-from shoestring.training.engine.state import trains_batch_norm
 from shoestring.training.engine.update import UpdateResult
 from shoestring.training.monitor.host_memory import describe_memory
 
