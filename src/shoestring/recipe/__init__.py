@@ -5,7 +5,7 @@ checked values, its optional parts with their defaults, and the digests of the f
 
 A recipe is plain Python that inherits from nothing, so all that is known of it is read off its attributes, and a name
 that is almost one of a part is an error: it would be ignored, and something else trained. Only `finding.py` and
-`source.py` execute a recipe's file; whether it may be executed is decided before (`training/session/trust.py`). Torch
-is imported by no module of the package when it is imported itself, and the package knows neither the engine nor the
-planner: what it says about a recipe has to hold for both.
+`source.py` execute a recipe's file; whether it may be executed is decided before (`training/session/trust.py`). To
+import the package does not import torch. It knows neither the engine nor the planner: what it says about a recipe has
+to hold for both.
 """

@@ -244,6 +244,8 @@ class Store:
         temporary.mkdir()
         write_set(temporary, update, state, self._write_tensors(temporary, state), retained=retained)
         final, replaced = self.path(update), self._replaced(update)
+        # rename(2) replaces a directory only if it is empty. A kill between the two renames leaves the checkpoint under
+        # its name `replaced`, from which `_clean_up` restores it.
         if final.exists():
             final.rename(replaced)
         temporary.rename(final)
