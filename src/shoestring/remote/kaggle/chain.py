@@ -15,12 +15,12 @@ from pathlib import Path
 
 from shoestring.base.errors import UsageError
 from shoestring.base.reading import read_bytes
-from shoestring.remote.kaggle import fetching
 from shoestring.remote.kaggle.active_chain import STOP_FILE, ActiveChain
 from shoestring.remote.kaggle.chain_file import FINAL, FOLDER, ChainState, SessionRecord, read_chain
 from shoestring.remote.kaggle.client import Client, KaggleError
 from shoestring.remote.kaggle.fetching import fetch_output
 from shoestring.remote.kaggle.job import Job
+from shoestring.remote.kaggle.kernel.program.places import LOG_FILE
 from shoestring.remote.kaggle.polling import LOOK, poll
 from shoestring.remote.kaggle.pushing import next_limit, push
 from shoestring.remote.kaggle.upload import upload_package
@@ -155,9 +155,7 @@ def _log_tail(chain: ActiveChain) -> list[str]:
     """Return the last lines of the newest session's log: the file that it left, else what Kaggle has."""
     session = chain.state.newest
     with suppress(OSError, ValueError):
-        return _tail(
-            read_bytes(chain.folder / fetching.LOG, follow=False, max_bytes=_LOG_BYTES).decode("utf-8", "replace")
-        )
+        return _tail(read_bytes(chain.folder / LOG_FILE, follow=False, max_bytes=_LOG_BYTES).decode("utf-8", "replace"))
     with suppress(KaggleError):
         return _tail(chain.client.log_text(chain.state.kernel(session))) if session else []
     return []

@@ -18,6 +18,8 @@ from shoestring.base.units import bytes_text
 from shoestring.recipe.finding import file_of
 from shoestring.remote.kaggle.chain_file import FOLDER, ChainState, SessionRecord, session_file
 from shoestring.remote.kaggle.client import Client, KaggleError
+from shoestring.remote.kaggle.kernel.program.places import LOG_FILE
+from shoestring.remote.kaggle.kernel.program.previous import RUN_FILES, RUN_FOLDERS
 from shoestring.remote.kaggle.kernel.session_file import NAME, OutputFile, SessionFile, read_session_file
 from shoestring.training.checkpoint.files import remove, sha256, sync
 from shoestring.training.session.directory import RunDirectory
@@ -25,9 +27,6 @@ from shoestring.training.session.lock import locked
 from shoestring.training.session.stored import StoredPlan
 
 RUN = "run"
-LOG = "shoestring.log"
-SMALL = ("plan.json", "state.json", "run.toml", "events.jsonl", "ledger.json", "report.html")
-"""Files of a run that are fetched after every session."""
 
 _ATTEMPTS = 15
 """Downloads in a row that bring no further file, with pauses that grow, before it is given up."""
@@ -35,7 +34,7 @@ _CHECKPOINT = re.compile(r"run/checkpoints/(update-([0-9]{8,18}))(?=/)")
 _LOOKS = 5
 """How often an output that is not complete yet is looked at."""
 _INCOMING, _COMPLETE = "incoming", ".complete"
-_RUN_ENTRIES = {*SMALL, "checkpoints", "light", "best", "preprocessing", "evidence", "logs", "failed"}
+_RUN_ENTRIES = {*RUN_FILES, *RUN_FOLDERS, "failed"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +82,7 @@ def inspect_output(client: Client, kernel: str, nonce: str, file: Path) -> Outpu
 
 def fetch_small_files(client: Client, kernel: str, session: SessionFile, folder: Path) -> None:
     """Download the small files of a session's run to `folder/run`, and its log to `folder`, as far as they come."""
-    names = [name for name in session.files if name == LOG or name in {f"{RUN}/{small}" for small in SMALL}]
+    names = [name for name in session.files if name == LOG_FILE or name in {f"{RUN}/{file}" for file in RUN_FILES}]
     with suppress(CheckpointError, KaggleError):
         download_verified(client, kernel, {name: session.files[name] for name in names}, folder, attempts=3)
 
