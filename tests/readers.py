@@ -21,7 +21,7 @@ from shoestring.answers.page.run import read as read_run
 from shoestring.base.errors import ShoestringError
 from shoestring.base.reading import read_bytes
 from shoestring.hardware.cpu_rates import read_cached
-from shoestring.hardware.measured import content as content_of_rates
+from shoestring.hardware.measured_file import content as content_of_rates
 from shoestring.hardware.targets import find
 from shoestring.integrations.huggingface import configuration, heads
 from shoestring.planning.estimate.span import Span

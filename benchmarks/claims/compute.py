@@ -21,7 +21,8 @@ from shoestring.base import config
 from shoestring.base.settings import Settings
 from shoestring.hardware.targets import find
 from shoestring.planning.estimation import Estimate, make_estimate
-from shoestring.planning.plan import Plan, plan_with
+from shoestring.planning.plan import Plan
+from shoestring.planning.planner import plan_with
 from shoestring.planning.trace import Facts, StoredTraces, Trace, Tracer
 from shoestring.planning.weight_type import with_weight_type
 from shoestring.recipe.options import LoadedRecipe

@@ -23,10 +23,10 @@ from shoestring.recipe.finding import choose
 from shoestring.training.data.loading import Loader
 from shoestring.training.data.order import DataOrder
 from shoestring.training.data.seeding import seed_all
+from shoestring.training.engine.building import build
 from shoestring.training.engine.determinism import deterministic
 from shoestring.training.engine.first_microbatch import FirstMicrobatch
 from shoestring.training.engine.halves import compare_with_halves
-from shoestring.training.engine.state import build
 from shoestring.training.engine.update import update
 
 RESULTS = Path(__file__).parents[1] / "results" / "halves.json"

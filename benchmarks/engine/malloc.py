@@ -64,8 +64,8 @@ def contend(question: dict[str, Any]) -> None:
     from shoestring.runs.check.memory import read_status
     from shoestring.training.data.loading import Loader
     from shoestring.training.data.order import DataOrder
+    from shoestring.training.engine.building import build
     from shoestring.training.engine.determinism import deterministic
-    from shoestring.training.engine.state import build
 
     # As early as a training process could do it: after its imports.
     if question["policy"]:

@@ -22,8 +22,8 @@ from shoestring.recipe.finding import find
 from shoestring.training.data.loading import Loader
 from shoestring.training.data.order import DataOrder
 from shoestring.training.data.seeding import derive, seed_all
+from shoestring.training.engine.building import build
 from shoestring.training.engine.determinism import deterministic
-from shoestring.training.engine.state import build
 
 CPU = torch.device("cpu")
 

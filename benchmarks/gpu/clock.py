@@ -23,15 +23,15 @@ import torch
 from benchmarks.gpu.cases import Case
 
 from shoestring.hardware.catalog import Target
-from shoestring.hardware.measured import content
+from shoestring.hardware.measured_file import content
 from shoestring.hardware.probe import local, local_cpu
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
 from shoestring.runs.check.rates.grid import GPU, SMALLEST, Grid
 from shoestring.runs.check.rates.measure import measure_rates
 from shoestring.training.data.batches import to_device
+from shoestring.training.engine.building import build
 from shoestring.training.engine.determinism import deterministic
-from shoestring.training.engine.state import build
 from shoestring.training.engine.update import update
 
 WARM_UP = 3

@@ -36,8 +36,8 @@ from shoestring.base.errors import RunError
 from shoestring.training.data.batches import to_device
 from shoestring.training.data.seeding import seed_all
 from shoestring.training.engine import determinism
+from shoestring.training.engine.building import build
 from shoestring.training.engine.determinism import deterministic
-from shoestring.training.engine.state import build
 from shoestring.training.engine.update import add_gradients, update
 
 REPETITIONS = 6

@@ -23,8 +23,8 @@ from shoestring.base.errors import RunError
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
 from shoestring.training.data.batches import to_device
+from shoestring.training.engine.building import build
 from shoestring.training.engine.determinism import deterministic
-from shoestring.training.engine.state import build
 from shoestring.training.engine.update import update
 
 UPDATES = 4

@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks.sessions.limits import busy_process
 
 from shoestring.hardware import probe, targets
-from shoestring.planning.plan import make_plan
+from shoestring.planning.planner import make_plan
 from shoestring.recipe.finding import choose
 
 RECIPES = ("temporal", "legal", "cloud", "vqa", "finetune")

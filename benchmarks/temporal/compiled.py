@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from shoestring.recipe.finding import choose
-from shoestring.training.engine.state import build
+from shoestring.training.engine.building import build
 from shoestring.training.engine.update import update
 from shoestring_recipes.temporal import Options
 from shoestring_recipes.temporal.architectures import ARCHITECTURES

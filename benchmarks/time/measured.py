@@ -31,7 +31,7 @@ from benchmarks.gpu.cases import Case
 
 from shoestring.base.settings import Settings
 from shoestring.hardware.catalog import Device
-from shoestring.hardware.measured import read_measured, write_measured
+from shoestring.hardware.measured_file import read_measured, write_measured
 from shoestring.hardware.probe import local_cpu
 from shoestring.planning.estimate.time import Seconds, update_seconds
 from shoestring.planning.trace import Tracer

@@ -11,8 +11,7 @@ from shoestring.api import kaggle
 from shoestring.base.settings import Settings
 from shoestring.hardware.catalog import Target
 from shoestring.hardware.measured import MeasuredRates
-from shoestring.planning import comparison
-from shoestring.planning import plan as planning
+from shoestring.planning import comparison, planner
 from shoestring.planning.estimation import Estimate
 from shoestring.planning.inference import InferencePlan
 from shoestring.planning.plan import Plan
@@ -87,7 +86,7 @@ is a message on standard error and prints no JSON.
 """
 _READER = Reader(
     inner={
-        (Plan, "alternatives"): planning._alternative_json,
+        (Plan, "alternatives"): planner.alternative_json,
         (comparison.Comparison, "comparison"): comparison._row,
         (preflight.CheckResult, "tried"): trial_findings.summarize_trial,
         (preflight.CheckResult, "tried.loading"): loading.Loading,

@@ -13,7 +13,7 @@ from benchmarks.gpu.cases import Case
 from shoestring.base.settings import Settings
 from shoestring.hardware import probe
 from shoestring.hardware.catalog import DEVICES
-from shoestring.hardware.measured import read_measured
+from shoestring.hardware.measured_file import read_measured
 from shoestring.planning.estimate.time import Seconds
 from tests.hardware.measured_files import GPU
 

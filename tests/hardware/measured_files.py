@@ -5,14 +5,8 @@ from pathlib import Path
 
 from shoestring.base.settings import Precision
 from shoestring.base.units import GIB
-from shoestring.hardware.measured import (
-    CopyTiming,
-    MeasuredDevice,
-    MeasuredRates,
-    OperatorTiming,
-    Timing,
-    write_measured,
-)
+from shoestring.hardware.measured import CopyTiming, MeasuredDevice, MeasuredRates, OperatorTiming, Timing
+from shoestring.hardware.measured_file import write_measured
 
 
 def operator(

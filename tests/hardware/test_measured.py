@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from shoestring.base.errors import RunError, UsageError
-from shoestring.hardware.measured import (
+from shoestring.hardware.measured import MeasuredRates
+from shoestring.hardware.measured_file import (
     MAX_BYTES,
-    MeasuredRates,
     content,
     has_rates,
     read_measured,

@@ -15,7 +15,7 @@ from shoestring.recipe.finding import choose
 from shoestring.runs.model import load_model
 from shoestring.runs.replay.replay import open_replayable, replay
 from shoestring.runs.run import open_run
-from shoestring.training.engine.state import build
+from shoestring.training.engine.building import build
 from shoestring.training.monitor.events import read
 from shoestring.training.run_directory.directory import RunDirectory
 from shoestring.training.run_directory.stored import StoredPlan

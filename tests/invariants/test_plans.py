@@ -13,7 +13,7 @@ from shoestring.hardware import targets
 from shoestring.planning.candidates import Candidates
 from shoestring.planning.estimation import make_estimate
 from shoestring.planning.gpus import search
-from shoestring.planning.plan import make_plan
+from shoestring.planning.planner import make_plan
 from shoestring.planning.search import fastest
 from shoestring.recipe.finding import find
 from tests.planning.shared_tracers import cached_traces, tracer  # noqa: F401 - a fixture

@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from shoestring.planning import plan as plan_module
+from shoestring.planning import planner
 from shoestring.planning.trace import Tracer
 from shoestring.recipe.finding import find
 
@@ -34,6 +34,6 @@ def cached_traces():
         return nullcontext(tracer(type(loaded.recipe), *([options] if options else [])))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan_module, "Tracer", open_tracer)
+        patch.setattr(planner, "Tracer", open_tracer)
         yield
     close_all()

@@ -8,7 +8,7 @@ from shoestring.base.settings import Settings
 from shoestring.hardware.targets import find
 from shoestring.planning.length_work import PROPORTIONAL, LengthWork, find_length_work
 from shoestring.planning.load import load_of_shard
-from shoestring.planning.plan import make_plan
+from shoestring.planning.planner import make_plan
 from shoestring.planning.trace import Tracer
 from shoestring.recipe.finding import choose
 from tests.planning.estimate.example_traces import FACTS

@@ -10,7 +10,7 @@ from torch import nn
 from shoestring.base.settings import Settings
 from shoestring.base.units import MIB, parse_bytes
 from shoestring.hardware import targets
-from shoestring.planning.plan import make_plan
+from shoestring.planning.planner import make_plan
 from shoestring.recipe.finding import find
 from tests.planning.shared_tracers import cached_traces  # noqa: F401 - a fixture
 

@@ -13,7 +13,7 @@ from shoestring.planning.estimate.span import total
 from shoestring.planning.measured_memory import COPY, PLANNING, UNEXPLAINED
 from shoestring.planning.measured_plan import with_measurement
 from shoestring.planning.measurement import Measurement
-from shoestring.planning.plan import make_plan
+from shoestring.planning.planner import make_plan
 from shoestring.planning.sessions import WAITING
 from shoestring.recipe.finding import load
 from tests.planning.trace.sample_recipes import Mlp

@@ -22,7 +22,7 @@ from shoestring.planning.estimate.calibration import Calibration
 from shoestring.planning.estimate.span import Span
 from shoestring.planning.estimate.spread import Spread
 from shoestring.planning.phases import phases
-from shoestring.planning.plan import make_plan
+from shoestring.planning.planner import make_plan
 from shoestring.planning.sessions import Work
 from shoestring.planning.trace import child_process
 from shoestring.recipe.finding import find, load

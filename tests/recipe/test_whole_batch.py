@@ -8,7 +8,7 @@ import shoestring
 from shoestring.base.errors import RunError, UsageError
 from shoestring.base.settings import Settings
 from shoestring.hardware.targets import find
-from shoestring.planning.plan import make_plan
+from shoestring.planning.planner import make_plan
 from shoestring.recipe.finding import choose
 from shoestring.recipe.whole_batch import last_batch_notes, require_whole_batch
 from shoestring.techniques.fallbacks import Sizes

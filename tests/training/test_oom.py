@@ -15,8 +15,8 @@ from shoestring.recipe.finding import find
 from shoestring.techniques.fallbacks import next_step
 from shoestring.training import oom, saving
 from shoestring.training.engine import cuda_graphs
+from shoestring.training.engine.building import build
 from shoestring.training.engine.cuda_graphs import CudaGraphs
-from shoestring.training.engine.state import build
 from shoestring.training.monitor.events import read
 from shoestring.training.run_directory.stored import StoredPlan
 from tests.sessions import light_bits, session

@@ -12,6 +12,7 @@ from shoestring.base.settings import Settings
 from shoestring.recipe.finding import find
 from shoestring.techniques.parameter_count import ParameterCount
 from shoestring.training import record as record_module
+from shoestring.training import record_files
 from shoestring.training.monitor import events as events_module
 from shoestring.training.monitor.events import Events
 from shoestring.training.record import Record
@@ -150,7 +151,7 @@ def test_failing_disk_for_reports_does_not_end_a_session(tmp_path, monkeypatch, 
         with monkeypatch.context() as patch:
             patch.setattr(events_module.os, "write", fail)
             patch.setattr(record_module, "machine", fail)
-            patch.setattr(record_module, "write_json", fail)  # of the ledger
+            patch.setattr(record_files, "write_json", fail)  # of the ledger
             patch.setattr(record_module.StoredState, "write", lambda *_: None)
             session_record.started(4, device="cpu", settings=SETTINGS, parameters=PARAMETERS)
         session_record.session_ended("paused", "SIGTERM", 7, {})

@@ -135,7 +135,7 @@ def test_failed_save_is_recorded_and_training_continues(slow, state, monkeypatch
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("shoestring.training.checkpoint.store.write_file", raise_disk_full)
+        patch.setattr("shoestring.training.checkpoint.writing.write_file", raise_disk_full)
         slow.saver.begin(state)
         slow.saver._pending.written.exception(30)
         assert not slow.saver.due(1)  # not retried immediately
@@ -254,7 +254,7 @@ def test_out_of_memory_while_writing_is_a_failed_save(slow, state, monkeypatch, 
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr("shoestring.training.checkpoint.store.serialize", raise_out_of_memory)
+        patch.setattr("shoestring.training.checkpoint.writing.serialize", raise_out_of_memory)
         slow.saver.begin(state)
         slow.saver._pending.written.exception(30)
         assert not slow.saver.due(1)

@@ -10,7 +10,8 @@ from typing import Any
 from shoestring.base.errors import UsageError, nearest
 from shoestring.hardware import probe
 from shoestring.hardware.catalog import CONTEXT, CONTEXT_SOURCE, DEVICES, PLATFORMS, Device, Platform, Target
-from shoestring.hardware.measured import SUFFIX, MeasuredRates, read_measured
+from shoestring.hardware.measured import MeasuredRates
+from shoestring.hardware.measured_file import SUFFIX, read_measured
 
 PROBED = {"local": "this machine", "cpu": "this machine's CPU, even if it has a GPU"}
 """The targets that `find` detects on this machine, which takes a moment; they are not in `known`."""

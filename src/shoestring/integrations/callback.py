@@ -1,6 +1,6 @@
 """The callbacks through which a library's trainer calls the steps of training.
 
-| step of `training/steps.py` | where the engine's own loop calls it | where a library's trainer does |
+| step (`training/steps.py`, `save_steps.py`) | where the engine's own loop calls it | where a library's trainer does |
 |---|---|---|
 | `begin` | `setup` | `on_train_begin`, when the number of updates is known |
 | `before_update` | the loop | `on_train_begin`, `end_update` |
@@ -26,7 +26,7 @@ from shoestring.integrations.exchange import GradientExchange
 from shoestring.integrations.private_parts import find_order_generator, is_between_cycles
 from shoestring.integrations.session import TrainerSession
 from shoestring.integrations.splitting import SplitUpdates
-from shoestring.training import steps
+from shoestring.training import save_steps, steps
 from shoestring.training.data.seeding import derive, seed_all
 from shoestring.training.session.stop import SessionOver
 
@@ -151,8 +151,8 @@ class StepsCallback(TrainerCallback):
         is_save_requested, self._is_save_requested = self._is_save_requested, False
         if is_between_cycles(self._trainer):
             if is_save_requested:
-                steps.save_in_background(session)
-            steps.save_if_due(session)
+                save_steps.save_in_background(session)
+            save_steps.save_if_due(session)
             self._stop_if_over(control)
         elif self._is_epoch_over:
             self._stop_if_over(control)
@@ -183,7 +183,7 @@ class StepsCallback(TrainerCallback):
         session = self._trainer_session.session
         self._evaluations.record()
         self._trainer_session.reports.report_unlogged(self._trainer)
-        save = steps.save_now if self._trainer_session.over else steps.save_end
+        save = save_steps.save_now if self._trainer_session.over else save_steps.save_end
         save(session)
         if session.request.loaded is None:
             self._trainer_session.metrics = final_metrics(self._trainer.state)

@@ -18,6 +18,7 @@ from shoestring.training.data.seeding import derive, seed_all
 from shoestring.training.engine.memory import Failure, catch_out_of_memory
 from shoestring.training.engine.precision import mixed_precision
 from shoestring.training.request import SessionRequest
+from shoestring.training.save_steps import return_to_checkpoint
 from shoestring.training.training_session import TrainingSession
 
 
@@ -75,7 +76,7 @@ class LibraryUpdates:
             except TrainingEnded as ended:
                 return ended.reason
             if isinstance(result, Failure):
-                steps.return_to_checkpoint(session, "update", result.message)
+                return_to_checkpoint(session, "update", result.message)
                 continue
             if self._trainer_session.over:
                 raise self._trainer_session.over

@@ -28,13 +28,13 @@ from shoestring.integrations.environment import precision_of
 from shoestring.integrations.private_parts import accumulated_values, set_accumulated_values
 from shoestring.integrations.session import TrainerSession
 from shoestring.recipe.microbatches import split
+from shoestring.techniques.norms import trains_batch_norm
 from shoestring.training import oom
 from shoestring.training.engine.buffers import BufferBackup
 from shoestring.training.engine.halves import relative_error
 from shoestring.training.engine.memory import Failure, catch_out_of_memory, free_unused_memory
 from shoestring.training.engine.recovery import OutOfMemory, discard_attempt
 from shoestring.training.engine.side_effects import without_side_effects
-from shoestring.training.engine.state import trains_batch_norm
 
 _IGNORED_LABEL = -100
 _EQUAL_WEIGHTS = 1e-9

@@ -18,13 +18,13 @@ from shoestring.integrations.private_parts import pack_accumulated, restore_accu
 from shoestring.recipe.parts import Parts
 from shoestring.techniques import checkpointing, memory_format
 from shoestring.techniques.fallbacks import Limits, Sizes, least_micro_batch
+from shoestring.techniques.norms import trains_batch_norm
 from shoestring.training.checkpoint.compatibility import history_problems, state_mismatches
 from shoestring.training.checkpoint.trained import trained_state
 from shoestring.training.engine.averaging import AveragedWeights
 from shoestring.training.engine.parallel.fully_sharded import FullySharded
 from shoestring.training.engine.parallel.ranks import Ranks
 from shoestring.training.engine.precision import MixedPrecision
-from shoestring.training.engine.state import trains_batch_norm
 
 if TYPE_CHECKING:
     from torch import nn

@@ -55,8 +55,8 @@ from shoestring.training.record import Record
 from shoestring.training.request import SessionRequest
 from shoestring.training.run_directory.directory import RunDirectory
 from shoestring.training.run_directory.stored import StoredPlan
+from shoestring.training.run_store import complete_weights, load_newest, run_saver, run_store
 from shoestring.training.session.stop import SessionOver, Stop, session
-from shoestring.training.setup import complete_weights, load_newest, run_saver, run_store
 from shoestring.training.training_session import TrainingSession
 
 if TYPE_CHECKING:

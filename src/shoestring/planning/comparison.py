@@ -10,7 +10,8 @@ from shoestring.base.settings import Settings
 from shoestring.base.units import plural, seconds_text
 from shoestring.hardware.catalog import Target
 from shoestring.planning.estimate.calibration import Calibration
-from shoestring.planning.plan import Plan, plan_with
+from shoestring.planning.plan import Plan
+from shoestring.planning.planner import plan_with
 from shoestring.planning.trace import Tracer
 from shoestring.planning.weight_type import with_weight_type
 from shoestring.recipe.options import LoadedRecipe

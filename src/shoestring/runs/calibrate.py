@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from shoestring.base.errors import UsageError
-from shoestring.hardware.measured import SUFFIX, read_measured
+from shoestring.hardware.measured_file import SUFFIX, read_measured
 from shoestring.planning.estimate.calibration import Calibration, calibration
 from shoestring.planning.estimate.spread import Spread
 from shoestring.training.monitor.events import read

@@ -19,3 +19,8 @@ RUNNING: tuple[type[nn.Module], ...] = (
     *_INSTANCE_NORMS,
 )
 """All norms that may have running statistics."""
+
+
+def trains_batch_norm(model: nn.Module) -> bool:
+    """Return whether any BatchNorm computes its statistics over the microbatch."""
+    return any(isinstance(module, BATCH) and module.training for module in model.modules())

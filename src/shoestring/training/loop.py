@@ -11,9 +11,10 @@
 On out-of-memory a step is retried with less memory. A session can stop at any time: it saves a checkpoint, and the next
 session resumes from there.
 
-`setup.py` builds the session and `steps.py` contains the steps, in this order. When a library's trainer makes the
-updates, its callbacks run the same steps (`integrations/callback.py`). The components are public and work without this
-loop: the data order, the update, the deadline, the checkpoint store (`shoestring.pieces`).
+`setup.py` builds the session and `steps.py` contains the steps, in this order, with those that save in `save_steps.py`
+and those that evaluate in `evaluation_steps.py`. When a library's trainer makes the updates, its callbacks run the same
+steps (`integrations/callback.py`). The components are public and work without this loop: the data order, the update,
+the deadline, the checkpoint store (`shoestring.pieces`).
 """
 
 from contextlib import closing, nullcontext
@@ -25,11 +26,14 @@ from shoestring.training.engine.determinism import deterministic_shards
 from shoestring.training.engine.malloc import keeping_freed_memory
 from shoestring.training.engine.memory import explaining_out_of_memory
 from shoestring.training.engine.parallel.default_group import without_default_group
+from shoestring.training.evaluation_steps import best_validation
+from shoestring.training.library_loop import LibraryLoop
 from shoestring.training.record import Record
 from shoestring.training.request import SessionRequest
+from shoestring.training.save_steps import save_if_due, save_now
 from shoestring.training.session.outcome import Outcome
 from shoestring.training.session.stop import SessionOver
-from shoestring.training.setup import LibraryLoop, setup
+from shoestring.training.setup import setup
 from shoestring.training.split_loss import report_split_loss
 from shoestring.training.stored_settings import store_settings_of_result
 
@@ -71,13 +75,13 @@ def train(request: SessionRequest, library: LibraryLoop | None = None) -> Outcom
                         request.ranks.call_first(without_default_group()(lambda: report_split_loss(session)))
                     while not (reason := steps.before_update(session)):
                         steps.one_update(session)
-                        steps.save_if_due(session)
+                        save_if_due(session)
                 status, metrics = "finished", steps.finish(session)
         except SessionOver as over:
             # If the test evaluation was interrupted, the model already has its best weights, but the state of the last
             # update is saved: `save_now` does nothing then.
-            steps.save_now(session)
-            status, reason, metrics = "paused", over.reason, steps.best_validation(session)
+            save_now(session)
+            status, reason, metrics = "paused", over.reason, best_validation(session)
             if over.error:
                 raise over.error from over
         record.trust_recipe()  # the recipe may have imported other files since

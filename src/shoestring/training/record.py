@@ -1,10 +1,9 @@
-"""The record of a session: the run's state.json, its events and ledger, and progress messages for the user."""
+"""The record of a session: what happens in it, as events of the run and as progress messages for the user."""
 
 import dataclasses
 import json
 import os
 import platform
-import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -18,14 +17,10 @@ from shoestring.base.reading import number
 from shoestring.base.settings import Settings
 from shoestring.base.streams import SilentStream
 from shoestring.base.system_errors import explaining
-from shoestring.base.system_errors import reason as describe
 from shoestring.base.units import count_text, plural, seconds_text
 from shoestring.hardware.probe import machine
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.techniques.parameter_count import ParameterCount
-from shoestring.training.checkpoint.files import write_json
-from shoestring.training.checkpoint.presence import Presence
-from shoestring.training.checkpoint.reserved import release
 from shoestring.training.checkpoint.store import Saved
 from shoestring.training.engine.parallel.ranks import PeerLostError
 from shoestring.training.engine.recovery import OutOfMemory
@@ -33,11 +28,12 @@ from shoestring.training.monitor.events import Events, NoEvents, read, state_dig
 from shoestring.training.monitor.host_memory import host_memory
 from shoestring.training.monitor.progress import Progress
 from shoestring.training.monitor.time_breakdown import compute_breakdown, describe_breakdown
+from shoestring.training.record_files import RecordFiles
 from shoestring.training.run_directory import trust
 from shoestring.training.run_directory.directory import RunDirectory
-from shoestring.training.run_directory.stored import StoredState, resume_command
+from shoestring.training.run_directory.stored import StoredState
 from shoestring.training.session.deadline import Deadline
-from shoestring.training.session.ledger import SessionRecord, ledger, sessions, slowest_durations
+from shoestring.training.session.ledger import SessionRecord, sessions, slowest_durations
 from shoestring.training.session.stop import SessionOver
 from shoestring.version import __version__
 
@@ -80,7 +76,7 @@ class Record:
                 deadline.observe(kind, seconds)
             # This session's events start at the end of those of earlier sessions.
             self._offset = run.events_file.stat().st_size if run.events_file.exists() else 0
-            self._presence = Presence(run.path)
+            self._files = RecordFiles(run, loaded, target=target, is_writer=is_writer)
             self.events: Events | NoEvents = (
                 Events(run.events_file, self.progress.message) if is_writer else NoEvents(run.events_file)
             )
@@ -106,13 +102,13 @@ class Record:
                 pass  # a command that is refused leaves the run as it was
             elif error is not None and not self.is_ended and not isinstance(error, PeerLostError):
                 reason = error.message if isinstance(error, ShoestringError) else f"{type(error).__name__}: {error}"
-                self._write_traceback(error)
+                self._files.write_traceback(error)
                 # The error itself is what the user sees; that it could not be recorded is a part of it.
                 if unrecorded := self._end("failed", reason):
                     _add_problem(error, unrecorded)
         finally:
             self.events.close()
-            self._presence.close()
+            self._files.close()
 
     def expect(self, total_updates: int) -> None:
         """Set the total number of updates of the run."""
@@ -140,7 +136,7 @@ class Record:
             **host_memory().json(),
         )
         self._record_earlier_sessions()
-        self._write_running()
+        self._files.write_running(self._state("running", ""))
         limit = self._deadline.limit_seconds
         self.progress.message(
             f"session {self.events.session}: {'continues at' if update else 'begins at'} update "
@@ -194,7 +190,7 @@ class Record:
         )
         for path in saved.freed:
             self.note(f"the disk is full: {path} was removed to make space for {saved.path.name}")
-        self._write_running()
+        self._files.write_running(self._state("running", ""))
 
     def saved_light(self, path: Path, update: int, seconds: float, kind: str) -> None:
         """Record that weights alone were written, without the state that training needs to resume."""
@@ -286,6 +282,7 @@ class Record:
 
     def _end(self, status: str, reason: str) -> str:
         """Record the end of the session. Returns why state.json could not be written; empty if it was."""
+        state = self._state(status, reason)
         self.events.emit(
             "stop",
             update=self.update,
@@ -295,14 +292,14 @@ class Record:
             saving_seconds=self._seconds_by_kind["saving"],
             evaluating_seconds=self._seconds_by_kind["evaluating"],
             updates=self.update - self._first_update,
-            state_sha256=state_digest(dataclasses.asdict(self._state(status, reason))),
+            state_sha256=state_digest(dataclasses.asdict(state)),
         )
         if self.events.lost:
             self.progress.message(
                 f"note: {plural(self.events.lost, 'event')} at the end could not be written to "
                 f"{self._run.events_file}: {self.events.why_lost}"
             )
-        unrecorded = self._write_end(status, reason)
+        unrecorded = self._files.write_end(state)
         self._write_ledger(status)
         is_at_limit = status == "paused" and reason == self._deadline.limit_text()
         if is_at_limit and self.update == self._first_update and self._deadline.limit_seconds:
@@ -327,52 +324,18 @@ class Record:
                 + (repeated if last.redone_updates else "no update after its last save is recorded")
             )
 
+    def _state(self, status: str, reason: str) -> StoredState:
+        return self._files.state(status, reason, update=self.update, total_updates=self._total, metrics=self._metrics)
+
     def _write_ledger(self, status: str) -> None:
         """Write the ledger, a sum of the events. It can be computed again, so a failure is no error."""
-        if not self._is_writer or self._presence.is_lost():
-            return
         try:
-            write_json(self._run.ledger_file, ledger([*self._earlier, *self._current(status)]))
+            self._files.write_ledger(lambda: [*self._earlier, *self._current(status)])
         except _RECORD_ERRORS as error:
             self.progress.message(f"not written: {self._run.ledger_file}: {error}")
 
-    def _write_traceback(self, error: BaseException) -> None:
-        """Write the traceback of an exception of the recipe's code, or of a defect, and name the file in a note."""
-        if isinstance(error, ShoestringError) and not isinstance(error.__cause__, SystemExit):
-            return
-        if not self._is_writer:
-            return
-        file = self._run.traceback_file
-        with suppress(OSError):
-            file.parent.mkdir(exist_ok=True)
-            file.write_text("".join(traceback.format_exception(error)), encoding="utf-8", errors="backslashreplace")
-            error.add_note(f"the whole traceback is in {file}")
-
     def _current(self, status: str) -> list[SessionRecord]:
         return sessions(read(self._run.events_file, self._offset), status)
-
-    def _write_running(self) -> None:
-        """Write state.json of a running session, if its end can then be written as well, even on a full disk.
-
-        Otherwise the previous state.json remains: the checkpoint matters more.
-        """
-        if self._is_writer and not self._presence.is_lost():
-            with suppress(OSError):
-                self._state("running", "").write_running(self._run.state_file)
-
-    def _write_end(self, status: str, reason: str) -> str:
-        """Write the last state.json of the session. Returns why that failed; empty if it did not."""
-        file = self._run.state_file
-        if not self._is_writer:
-            return ""
-        if self._presence.is_lost():
-            return f"{file} could not be written: {self._run.path} is gone"
-        try:
-            self._state(status, reason).write_end(file)
-        except OSError as error:
-            return f"{file} could not be written: {describe(error)}"
-        release(file)
-        return ""
 
     def _require_recorded(self, status: str, unrecorded: str) -> None:
         """Raise RunError if the end of the session with this `status` could not be written to state.json."""
@@ -381,22 +344,6 @@ class Record:
                 f"the session is {status}, but {unrecorded}",
                 hint=f"make {self._run.path} writable, then train again: the run continues from its newest checkpoint",
             )
-
-    def _state(self, status: str, reason: str) -> StoredState:
-        return StoredState(
-            status=status,
-            update=self.update,
-            total_updates=self._total,
-            reason=reason,
-            next=f"shoestring report {self._run.path}" if status == "finished" else self._resume_command(),
-            metrics=self._metrics,
-        )
-
-    def _resume_command(self) -> str:
-        """Return the command that continues the run."""
-        if self._loaded is None:
-            return f"run the script that started {self._run.path} again"
-        return resume_command(self._loaded.reference or self._loaded.name, self._run.path, self._target)
 
 
 def _add_problem(error: BaseException, problem: str) -> None:

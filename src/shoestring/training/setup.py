@@ -1,72 +1,41 @@
 """Building a session: its data, its state restored from the newest checkpoint, and everything around them."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
-from shoestring.base.errors import CheckpointError, RunError
-from shoestring.base.units import count_text
-from shoestring.recipe.optimizers import BuiltScheduler
-from shoestring.recipe.options import LoadedRecipe
-from shoestring.recipe.parts import Parts
-from shoestring.recipe.whole_batch import last_batch_notes
-from shoestring.techniques import autotuning
 from shoestring.training import oom, steps
-from shoestring.training.checkpoint import fileset, light
-from shoestring.training.checkpoint.store import Restored, Store
+from shoestring.training.checkpoint.store import Restored
 from shoestring.training.checkpoint.trained import frozen_digest
 from shoestring.training.data import inputs
 from shoestring.training.data.loading import Loader
 from shoestring.training.data.order import DataOrder
 from shoestring.training.data.seeded import seeded_data
 from shoestring.training.engine import precision
+from shoestring.training.engine.building import build
 from shoestring.training.engine.environment import environment
 from shoestring.training.engine.memory import explaining_out_of_memory
 from shoestring.training.engine.parallel.default_group import without_default_group
 from shoestring.training.engine.parallel.fully_sharded import is_fully_sharded
-from shoestring.training.engine.parallel.ranks import ONE_RANK, Ranks
+from shoestring.training.engine.parallel.ranks import ONE_RANK
 from shoestring.training.engine.parallel.updates import ShardedUpdates
 from shoestring.training.engine.recovery import OutOfMemory
-from shoestring.training.engine.state import State, TrainingState, build, trains_batch_norm
+from shoestring.training.engine.state import State, TrainingState
 from shoestring.training.fp16_overflow import mend_overflow
+from shoestring.training.library_loop import LibraryLoop
 from shoestring.training.memory_kill import find_memory_kill
 from shoestring.training.meter import Meter
 from shoestring.training.monitor.events import read
 from shoestring.training.monitor.host_memory import host_memory
-from shoestring.training.non_finite import non_finite_error
 from shoestring.training.preprocessing import load_preprocessing, save_preprocessing
 from shoestring.training.record import Record
 from shoestring.training.request import SessionRequest
-from shoestring.training.run_directory.directory import RunDirectory
+from shoestring.training.run_store import open_store, run_saver
 from shoestring.training.same_data import require_same_data
 from shoestring.training.saving import Saver
-from shoestring.training.shared_store import SharedStore
-from shoestring.training.training_session import EngineUpdates, Reports, TrainingSession
-
-
-class LibraryLoop(Protocol):
-    """A library's trainer that makes the updates instead of the engine: `integrations/library.py`."""
-
-    @property
-    def reports(self) -> Reports:
-        """The reports of the updates that the trainer makes."""
-
-    def build(self, request: SessionRequest, samples: Any, saved: Mapping[str, Any] | None) -> State:
-        """Return the state of a trainer for the training part `samples`, with the sizes of the `saved` one if given."""
-
-    def environment(self) -> dict[str, Any]:
-        """Return what determines the bits in addition to `engine.environment`."""
-
-    def run(self, session: TrainingSession) -> str:
-        """Make all updates, in microbatches that fit, with `steps` between them. Returns the reason why training ended.
-
-        Raises SessionOver when the session has to stop.
-        """
-
-    def close(self) -> None:
-        """Remove the trainer's temporary files."""
+from shoestring.training.session_notes import data_notes, engine_notes
+from shoestring.training.training_session import EngineUpdates, TrainingSession
 
 
 def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) -> TrainingSession:
@@ -80,7 +49,7 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
     request, data, staging_notes = request.ranks.call_in_turn(without_default_group()(lambda: _load(request, record)))
     require_same_data(request.ranks, request.recipe, data, request.settings.workers)
     saving_ranks = request.ranks.with_own_group() if is_fully_sharded(request.settings, request.ranks) else ONE_RANK
-    store, restored = request.ranks.call_in_turn(lambda: _open_store(request, record, saving_ranks))
+    store, restored = request.ranks.call_in_turn(lambda: open_store(request, record, saving_ranks))
     make_saver = partial(run_saver, request, record, store, saving_ranks=saving_ranks)
     stored = request.run.plan()
     notes = (*(stored.notes if stored else ()), *staging_notes)
@@ -100,26 +69,6 @@ def _load(request: SessionRequest, record: Record) -> tuple[SessionRequest, dict
     if request.ranks.is_first:
         save_preprocessing(request.run, request.recipe.parts)
     return request, data, notes
-
-
-def _open_store(request: SessionRequest, record: Record, saving_ranks: Ranks) -> tuple[Store, Restored | None]:
-    """Return the store of the run's checkpoints, and the newest of them.
-
-    The first rank completes or removes what a kill has interrupted.
-    """
-    if request.ranks.is_first:
-        complete_weights(request.run)
-        light.remove_leftovers(request.run.light)
-    store = run_store(request, record, saving_ranks)
-    with explaining_out_of_memory("loading the checkpoint"):
-        return store, load_newest(store, record)
-
-
-def complete_weights(run: RunDirectory) -> None:
-    """Complete the replacement of the best and the final weights if a kill has interrupted it."""
-    for folder in (run.best, run.light):
-        with suppress(OSError):  # the folder does not exist yet, or the next save there tries again
-            fileset.complete_replacement(folder)
 
 
 def load_data(request: SessionRequest, record: Record) -> tuple[SessionRequest, dict[str, Any], list[str]]:
@@ -172,7 +121,7 @@ def build_session(
                 *kill_notes,
                 *notes,
                 *loaded.parts.data.notes(),
-                *_data_notes(loaded, data),
+                *data_notes(loaded, data),
             ),
         )
     with stop.interrupting():
@@ -205,25 +154,10 @@ def build_session(
         notes=(
             *kill_notes,
             *notes,
-            *_notes(request, state),
-            *_data_notes(loaded, data),
+            *engine_notes(request, state),
+            *data_notes(loaded, data),
         ),
     )
-
-
-def load_newest(store: Store, record: Record) -> Restored | None:
-    """Return the newest valid checkpoint, None if the run has not written any.
-
-    Raises CheckpointError if the run has made updates, but has no checkpoint: it would silently start again.
-    """
-    restored = store.load()
-    if restored is None and record.update:
-        raise CheckpointError(
-            f"the run has made {count_text(record.update)} updates, but {store.root} has no checkpoint",
-            problems=["the checkpoints were deleted or moved, or the run was copied without them"],
-            hint=f"put them back into {store.root}; to start again from update 0, give another --run",
-        )
-    return restored
 
 
 def _shrink_after_kill(
@@ -243,55 +177,6 @@ def _shrink_after_kill(
         return None, ()
     event = kill.shrunk(state)
     return event, (kill.note(state),)
-
-
-def run_store(request: SessionRequest, record: Record, saving_ranks: Ranks = ONE_RANK) -> Store:
-    """Return the store of the run's full checkpoints, which several `saving_ranks` write together."""
-    arguments: dict[str, Any] = {
-        "keep": request.settings.keep_checkpoints,
-        "limit_bytes": request.disk_bytes,
-        "expendable": lambda: light.list_weights_folders(request.run.light),
-        "on_damaged": record.damaged,
-    }
-    if saving_ranks.size > 1:
-        store: Store = SharedStore(request.run.checkpoints, saving_ranks, **arguments)
-    else:
-        store = Store(request.run.checkpoints, is_writer=request.ranks.is_first, **arguments)
-    request.stop.signals.describe_loss = lambda: f"updates after {store.newest_verified() or 'the start'} are lost"
-    return store
-
-
-def run_saver(
-    request: SessionRequest,
-    record: Record,
-    store: Store,
-    environment: dict[str, Any],
-    order: DataOrder | None = None,
-    *,
-    saving_ranks: Ranks = ONE_RANK,
-) -> Saver:
-    """Return the saver of the run's checkpoints, which can only be restored with an equal `environment`.
-
-    With the `order`, the error for an update that is not finite names the update's samples.
-    """
-
-    def make_error(update: int, quantity: str, value: float) -> RunError:
-        last_good = saver.newest()
-        return non_finite_error(
-            request, update=update, quantity=quantity, value=value, last_good=last_good, order=order
-        )
-
-    saver = Saver(
-        store,
-        request.settings,
-        record,
-        request.stop.deadline,
-        environment,
-        non_finite_error=make_error,
-        is_writer=request.ranks.is_first or saving_ranks.size > 1,
-        ranks=saving_ranks,
-    )
-    return saver
 
 
 def _environment(request: SessionRequest, state: State) -> dict[str, Any]:
@@ -342,51 +227,3 @@ def _engine_updates(
     )
     recovering = oom.recovering_update(state, request, record)
     return EngineUpdates(state=state, order=order, loader=loader, meter=meter, recovering=recovering, sharded=sharded)
-
-
-def _notes(request: SessionRequest, state: TrainingState) -> list[str]:
-    """Return notes for the user about the data, the model and the settings."""
-    loaded, settings = request.recipe, request.settings
-    micro_batch, notes = state.sizes.micro_batch, list(loaded.parts.data.notes())
-    if trains_batch_norm(state.model) and micro_batch < loaded.effective_batch:
-        notes.append(
-            f"BatchNorm computes its statistics over each microbatch of {micro_batch}, not over the effective batch of "
-            f"{loaded.effective_batch}: training with another microbatch would differ slightly"
-        )
-    if settings.cudnn_benchmark and not autotuning.uses_cudnn_benchmark(settings, loaded.parts):
-        notes.append(autotuning.NOTE)
-    notes += [_scheduler_note(item) for item in (state.schedulers.schedulers if state.schedulers else ())]
-    if note := precision.precision_note(state.mixed_precision.name, request.device):
-        notes.append(note)
-    return notes
-
-
-def _scheduler_note(built: BuiltScheduler) -> str:
-    """Return when a scheduler makes its steps, which depends on the form that `optimizer` has returned."""
-    if built.by_epoch:
-        return (
-            f"{built.name} makes its steps after epochs, as in Lightning; for a step after each update, "
-            'return {"scheduler": ..., "interval": "step"}, or the pair (optimizer, scheduler)'
-        )
-    return (
-        f"{built.name} makes a step after each update; for a step after each epoch, return the lists "
-        "([optimizer], [scheduler])"
-    )
-
-
-def _data_notes(loaded: LoadedRecipe, data: Mapping[str, Any]) -> list[str]:
-    """Return notes on the size of the last batches, and on metrics that are not computed without validation data."""
-    notes = [*last_batch_notes(loaded, data)]
-    parts = loaded.parts
-    decides = [
-        name
-        for name, value in (
-            ("best", parts.evaluation.best != Parts().evaluation.best),
-            ("patience", parts.evaluation.patience),
-        )
-        if value
-    ]
-    if "validation" in data or not (decides or (parts.evaluation.evaluate and "test" not in data)):
-        return notes
-    unused = " and ".join([*(["evaluate"] if parts.evaluation.evaluate and "test" not in data else []), *decides])
-    return [*notes, f"data() has no part `validation`, so {unused} of {loaded.name} cannot be used"]

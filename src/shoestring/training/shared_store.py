@@ -19,7 +19,8 @@ from shoestring.training.checkpoint.manifest import FileEntry
 from shoestring.training.checkpoint.presence import GoneError
 from shoestring.training.checkpoint.sections import read_sections
 from shoestring.training.checkpoint.snapshot import Snapshot
-from shoestring.training.checkpoint.store import Saved, Store, write_tensors
+from shoestring.training.checkpoint.store import Saved, Store
+from shoestring.training.checkpoint.writing import write_tensors
 from shoestring.training.engine.parallel.ranks import Ranks
 
 

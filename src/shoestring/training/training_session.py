@@ -73,3 +73,9 @@ class TrainingSession:
     are not answered."""
     watch_trainer: Callable[[Any], None] | None = None
     """In a replay: called with each of a library's trainers before it trains."""
+
+    @property
+    def epoch_ended(self) -> bool:
+        """Whether an epoch has ended that is not evaluated yet."""
+        evaluated = self.state.history[-1]["epoch"] if self.state.history else 0
+        return "validation" in self.data and self.state.at_epoch_end and self.state.epochs_done > evaluated

@@ -14,7 +14,7 @@ from shoestring.integrations.lightning import recipe
 from shoestring.recipe.finding import choose, find
 from shoestring.training.data.order import DataOrder
 from shoestring.training.data.sequential import sequential_batches
-from shoestring.training.engine.state import build
+from shoestring.training.engine.building import build
 from tests.integrations.lightning import modules
 from tests.sessions import CPU, final_bits, session
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
 from shoestring.hardware import targets
-from shoestring.planning.plan import plan_with
+from shoestring.planning.planner import plan_with
 from shoestring.planning.trace import Tracer
 from shoestring.recipe.finding import find
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from shoestring.base.errors import RunError
-from shoestring.remote.kaggle import chain as chain_module
+from shoestring.remote.kaggle import polling, pushing
 from shoestring.remote.kaggle.chain import run_chain
 from shoestring.remote.kaggle.chain_file import read_chain
 from shoestring.remote.kaggle.client import KaggleError
@@ -83,7 +83,7 @@ def test_a_command_that_training_refuses_ends_the_chain_at_once(run):
 
 def test_a_lost_session_makes_the_next_one_shorter_and_leaves_the_newest_output_alone(run, monkeypatch):
     clock = itertools.count(1000.0, 1.0)
-    monkeypatch.setattr(chain_module.time, "time", lambda: next(clock))
+    monkeypatch.setattr(time, "time", lambda: next(clock))
     kaggle = MemoryKaggle([10, "lost", 10, 10])
     state = finish(run, kaggle, make_state(limit_seconds=20.0))
     assert state.status == "finished" and slugs(kaggle) == ["a", "b", "b", "a"]
@@ -100,7 +100,8 @@ def test_a_killed_session_whose_output_was_left_is_continued_from(run):
 
 
 def test_a_session_that_runs_on_is_deleted(run, monkeypatch):
-    monkeypatch.setattr(chain_module, "_GRACE", 3)
+    for module in (polling, pushing):
+        monkeypatch.setattr(module, "GRACE", 3)
     kaggle = MemoryKaggle(["endless", 10, 10, 10])
     state = finish(run, kaggle, make_state(limit_seconds=0.01))
     assert kaggle.deleted == ["me/run-abcdef-a"] and state.sessions[0].status == "lost"
@@ -172,7 +173,7 @@ def test_a_stop_file_ends_the_process_and_not_the_session(run):
 @pytest.mark.parametrize("when", ["over", "late"])
 def test_a_copy_of_the_directory_deletes_no_session_of_the_other_machine(run, tmp_path, monkeypatch, when):
     kaggle = MemoryKaggle([10, 10, "endless", 10])
-    monkeypatch.setattr(chain_module, "_LEAST_LIMIT", 0.0)
+    monkeypatch.setattr(pushing, "_LEAST_LIMIT", 0.0)
     limit = 1e-3 if when == "late" else 2.0
 
     def copy_then_stop(text):

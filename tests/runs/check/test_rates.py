@@ -11,7 +11,7 @@ import torch
 
 from shoestring import api
 from shoestring.base.errors import RunError, UsageError
-from shoestring.hardware.measured import read_measured, write_measured
+from shoestring.hardware.measured_file import read_measured, write_measured
 from shoestring.hardware.probe import local_cpu
 from shoestring.hardware.targets import find
 from shoestring.planning.estimate.measured_rates import rates_of

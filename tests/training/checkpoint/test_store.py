@@ -194,7 +194,7 @@ def test_failed_write_leaves_existing_checkpoints(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("shoestring.training.checkpoint.store.write_text", fail)
+    monkeypatch.setattr("shoestring.training.checkpoint.writing.write_text", fail)
     with pytest.raises(CheckpointError, match="No space left"):
         store.save(2, state(2))
     assert [entry.name for entry in tmp_path.iterdir()] == ["update-00000001"]

@@ -14,7 +14,7 @@ from shoestring.planning.trace import Tracer
 from shoestring.planning.trace.record import Alloc, Free
 from shoestring.planning.trace.recorder import Recorder, real
 from shoestring.recipe.finding import load
-from shoestring.training.engine.state import build
+from shoestring.training.engine.building import build
 from shoestring.training.engine.update import update
 from tests.integrations.huggingface import tiny
 

@@ -1,9 +1,10 @@
 """A simulation of CUDA's caching allocator, which reserves more memory than is allocated.
 
-The rules are those of torch's `c10/cuda/CUDACachingAllocator.cpp` with its default configuration: sizes are rounded to
-512 B; one pool has blocks up to 1 MiB, in segments of 2 MiB, and another has larger ones, in segments of 20 MiB or,
-from 10 MiB on, of their own size rounded to 2 MiB; the smallest block that fits is used, and its remainder is split off
-if it is large enough; a freed block merges with its free neighbors. Every stream has its own pools.
+The rules are those of torch's `c10/cuda/CUDACachingAllocator.cpp` with its default configuration, whose constants are
+in `c10/core/AllocatorConfig.h` (torch 2.13; before, they were in the first file): sizes are rounded to 512 B; one pool
+has blocks up to 1 MiB, in segments of 2 MiB, and another has larger ones, in segments of 20 MiB or, from 10 MiB on, of
+their own size rounded to 2 MiB; the smallest block that fits is used, and its remainder is split off if it is large
+enough; a freed block merges with its free neighbors. Every stream has its own pools.
 """
 
 from __future__ import annotations
@@ -15,11 +16,17 @@ from dataclasses import dataclass
 from shoestring.base.units import MIB
 
 ROUNDING = 512
+"""kMinBlockSize."""
 SMALL = MIB
+"""kSmallSize: the largest block of the small pool."""
 SMALL_SEGMENT = 2 * MIB
+"""kSmallBuffer."""
 LARGE_SEGMENT = 20 * MIB
+"""kLargeBuffer; a default since it can be configured (`large_segment_size_mb`)."""
 OWN_SEGMENT = 10 * MIB
+"""kMinLargeAlloc: larger blocks have a segment of their own size."""
 SEGMENT_ROUNDING = 2 * MIB
+"""kRoundLarge."""
 
 
 class OutOfMemory(Exception):  # noqa: N818 - an outcome that callers expect, not an error of the project
@@ -27,7 +34,7 @@ class OutOfMemory(Exception):  # noqa: N818 - an outcome that callers expect, no
 
 
 class FreeBlocks:
-    """Free blocks, sorted by size, then address."""
+    """Free blocks, sorted by size, then address (`BlockComparatorSize`): of equal blocks the first address is used."""
 
     def __init__(self) -> None:
         self._blocks: list[tuple[int, int, Block]] = []
@@ -96,11 +103,13 @@ class Allocator:
     def allocate(self, requested: int, stream: str = "") -> Block:
         """Allocate a block of at least `requested` bytes. Raises OutOfMemory."""
         size = round_up(requested)
+        # The rounded size chooses the pool, and another stream's blocks are never taken (`get_pool`, `get_free_block`).
         pool = self._pools.get((stream, size <= SMALL)) or self._new_pool(stream, is_small=size <= SMALL)
         block = self._pop_free_block(pool, size) or self._reserve_block(pool, size)
         if block.size - size >= pool.least_remainder:
             pool.free.add(split(block, size))
         block.used = True
+        # Of the block and not of the request, as in torch's statistics: without a split it is up to 1 MiB larger.
         self.allocated += block.size
         return block
 
@@ -114,6 +123,7 @@ class Allocator:
 
     def release_unused(self) -> None:
         """Release every segment without a used block to the device."""
+        # Only whole segments can be returned (cudaFree), so one small block in use holds 20 MiB (`release_blocks`).
         for pool in self._pools.values():
             for block in list(pool.free.iterate_from_size(0)):
                 if block.is_whole_segment:
@@ -131,6 +141,7 @@ class Allocator:
         return pool
 
     def _least_remainder(self, *, is_small: bool) -> int:
+        # `should_split`: a remainder of up to kSmallSize could serve no request of the large pool.
         return ROUNDING if is_small else SMALL + ROUNDING
 
     def _pop_free_block(self, pool: Pool, size: int) -> Block | None:
@@ -138,6 +149,8 @@ class Allocator:
 
     def _reserve_block(self, pool: Pool, size: int) -> Block:
         """Extend the pool for a block of this size, if necessary after releasing unused segments."""
+        # The order of `malloc`: a new segment first, and unused ones are released only when the device has no memory.
+        # So torch reserves more than it needs while there is room, and near the limit does with less.
         block = self._extend(pool, size)
         if block is None:
             self.release_unused()

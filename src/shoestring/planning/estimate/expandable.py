@@ -36,6 +36,7 @@ class ExpandableAllocator(Allocator):
                     self._unmap(block, start, end)
 
     def _pop_free_block(self, pool: Pool, size: int) -> Block | None:
+        # `get_free_block`, `expandable_size`: a block that could grow is left for a request that needs it to grow.
         fitting_blocks = pool.free.iterate_from_size(size)
         best = next(fitting_blocks, None)
         if best is None:
@@ -59,7 +60,7 @@ class ExpandableAllocator(Allocator):
             pool.free.remove(block)
         return block
 
-    def _least_remainder(self, *, is_small: bool) -> int:  # noqa: ARG002 - the same in both pools
+    def _least_remainder(self, *, is_small: bool) -> int:  # noqa: ARG002 - the same in both pools (`should_split`)
         return ROUNDING
 
     def _find_position(self, pool: Pool, size: int) -> Block:

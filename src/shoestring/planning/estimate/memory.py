@@ -51,12 +51,16 @@ _SOURCES = {
 }
 
 _UNKNOWN_WORKSPACES_SHARE = 0.02
+"""An assumption: workspaces and copies of kernels are documented nowhere."""
 _MIN_PROBABILITY = 0.03
+"""About the share of measured runs that lie outside of the range anyhow (docs/log.md, "Estimates of memory")."""
 _RESERVE_UNCERTAINTY = 0.5
+"""The reserve space's size is cuDNN's secret; the model of it is in `planning/trace/recurrent.py`."""
 _RECURRENT_WORKSPACE = 4
 """Reserve spaces of a layer, as modeled, in the workspace of its backward pass: 3.9 for an LSTM in fp16 on an H200."""
 _CPU_UNCERTAINTY = 1.0
 _PROCESS_UNCERTAINTY = 0.15
+"""Assumptions (docstring of `memory`): kernels' buffers and the C library's slack; imports while it trains."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +184,8 @@ def _estimate_gpu(
     all_requests = requests(repeat_second_update(trace), device, deterministic=deterministic)
     requests_by_share = {share: with_smaller_first_batch(all_requests, trace, share) for share in first_shares}
     unlimited_usages = {share: replay_unlimited(requests_by_share[share], kind) for share in first_shares}
-    # A trace that does not fit with the typical context may fit with the smallest one.
+    # A trace that does not fit with the typical context may fit with the smallest one. Both limits are replayed because
+    # torch releases unused segments only at the limit, so what a device reserves depends on how much of it there is.
     limits = capacity - context, capacity - context_low
     usages = {
         share: replay_within(limits, requests_by_share[share], kind, unlimited_usages[share]) for share in first_shares

@@ -251,7 +251,8 @@ def _scale_t4_rates(device: Device, fp32_flops: float, bandwidth: float) -> Rate
     fp32 = fp32_flops * _UNTIMED_FP32
     sustained_bandwidth = bandwidth * _UNTIMED_BANDWIDTH
     t4_bandwidth = _T4.bandwidth["elementwise"]
-    return Rates(
+    return replace(  # the host, whose times nobody has measured beside another GPU, is that of a T4
+        _T4,
         products=scale_curve(_T4_PRODUCTS, fp32),
         convolutions=scale_curve(_T4_CONVOLUTIONS, fp32 * _T4_CONVOLUTIONS[-1][1] / _T4_PRODUCTS[-1][1]),
         half={
@@ -260,12 +261,6 @@ def _scale_t4_rates(device: Device, fp32_flops: float, bandwidth: float) -> Rate
         },
         half_attention=_FLASH if device.flash_attention else _T4_HALF_ATTENTION,
         bandwidth={kind: sustained_bandwidth * rate / t4_bandwidth for kind, rate in _T4.bandwidth.items()},
-        kernel_seconds=_T4.kernel_seconds,
-        call_seconds=_RENTED_HOST,
-        view_seconds=_RENTED_VIEW,
-        call_factors=_CALL_FACTORS,
-        python_seconds=_RENTED_PYTHON,
-        queued=True,
         source=(
             "no kernel was timed on this GPU: a T4's curves, scaled to 53% (fp32), 32% (16 bits) and 75% (memory) of "
             "the data sheet"

@@ -101,6 +101,7 @@ def replay(requests: Sequence[Request], allocator: Allocator) -> Usage:
         requested += rounded_size
         if block.address < boundary:
             used += block.size
+        # The parts are those at the peak of tensors, which people can change; reserved memory peaks at another time.
         if allocator.allocated > peak:
             peak, changes_at_peak, requested_at_peak = allocator.allocated, len(changes), requested
             used_at_peak = used

@@ -16,8 +16,10 @@ WORKSPACES = "cuBLAS workspaces"
 CONVOLUTION_WORKSPACES = "convolution workspaces"
 
 STREAMS = {"all-gather buffers": "copy-in"}
-"""Parts that FSDP2 allocates on a separate stream, so that no other part can use their blocks."""
+"""Parts that FSDP2 allocates on a separate stream, so that no other part can use their blocks
+(`all_gather_copy_in_stream` in `torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py`)."""
 
+# Operators that ask for cuBLAS's handle, with which torch allocates its workspace (`getCurrentCUDABlasHandle`).
 _PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addbmm", "aten::mv", "aten::addmv"}
 
 _REPEATED_UPDATES = 2
@@ -56,6 +58,7 @@ def requests(
     for event in trace.events:  # hundreds of thousands: `isinstance` takes a quarter of the time of `match`
         if isinstance(event, Alloc):
             storage = storages[event.storage]
+            # A tensor without elements gets no block in torch. Here it gets the smallest one, so that it can be freed.
             result.append(Request(event.storage, storage.part, storage.bytes or 1))
         elif isinstance(event, Free):
             result.append(Request(event.storage, storages[event.storage].part, None))
@@ -63,7 +66,8 @@ def requests(
             if loads and event.name != "model":
                 result.append(Request(END_OF_LOADING, "", None))
             loads = event.name == "model"
-            # Backward runs in a separate thread.
+            # Autograd runs backward in a thread of its own for each device (`torch/csrc/autograd/engine.cpp`), and a
+            # handle of cuBLAS with its workspace belongs to a thread (`CublasHandlePool.cpp`).
             thread = "backward" if event.name == "backward" else "forward"
         elif isinstance(event, Repeat):
             continue

@@ -267,3 +267,8 @@ def _damaged(file: Path, problems: list[str]) -> UsageError:
         problems=problems,
         hint="it says what runs on Kaggle: restore it, or stop the kernels on www.kaggle.com and use another --run",
     )
+
+
+def session_file(folder: Path, session: SessionRecord) -> Path:
+    """Return the path of what a session left about itself."""
+    return folder / f"session-{session.number:03d}.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import re
 import shutil
@@ -11,24 +12,29 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from shoestring.base.errors import CheckpointError, UsageError
+from shoestring.base.errors import CheckpointError, RunError, UsageError
 from shoestring.base.system_errors import explaining
 from shoestring.base.units import bytes_text
+from shoestring.recipe.finding import file_of
+from shoestring.remote.kaggle.chain_file import FOLDER, ChainState, SessionRecord, session_file
 from shoestring.remote.kaggle.client import Client, KaggleError
+from shoestring.remote.kaggle.kernel.program.places import LOG_FILE
 from shoestring.remote.kaggle.kernel.session_file import NAME, OutputFile, SessionFile, read_session_file
 from shoestring.training.checkpoint.files import remove, sha256, sync
 from shoestring.training.run_directory.contents import BY_NAME, ENTRIES, KAGGLE, PLAN, accepted_before_plan
 from shoestring.training.run_directory.directory import RunDirectory
 from shoestring.training.run_directory.lock import locked
+from shoestring.training.run_directory.stored import StoredPlan
 
 RUN = "run"
-LOG = "shoestring.log"
-SMALL = tuple(entry.name for entry in ENTRIES if entry.on_kaggle != "removed" and not entry.is_folder)
+_SMALL = tuple(entry.name for entry in ENTRIES if entry.on_kaggle != "removed" and not entry.is_folder)
 """Files of a run that are fetched after every session."""
 
 _ATTEMPTS = 15
 """Downloads in a row that bring no further file, with pauses that grow, before it is given up."""
 _CHECKPOINT = re.compile(r"run/checkpoints/(update-([0-9]{8,18}))(?=/)")
+_LOOKS = 5
+"""How often an output that is not complete yet is looked at."""
 _INCOMING, _COMPLETE = "incoming", ".complete"
 
 
@@ -77,7 +83,7 @@ def inspect_output(client: Client, kernel: str, nonce: str, file: Path) -> Outpu
 
 def fetch_small_files(client: Client, kernel: str, session: SessionFile, folder: Path) -> None:
     """Download the small files of a session's run to `folder/run`, and its log to `folder`, as far as they come."""
-    names = [name for name in session.files if name == LOG or name in {f"{RUN}/{small}" for small in SMALL}]
+    names = [name for name in session.files if name == LOG_FILE or name in {f"{RUN}/{small}" for small in _SMALL}]
     with suppress(CheckpointError, KaggleError):
         download_verified(client, kernel, {name: session.files[name] for name in names}, folder, attempts=3)
 
@@ -247,3 +253,34 @@ def _is_there(path: Path, entry: OutputFile) -> bool:
         return path.lstat().st_size == entry.bytes and sha256(path) == entry.sha256
     except (OSError, ValueError):
         return False
+
+
+def fetch_output(
+    run: Path,
+    client: Client,
+    state: ChainState,
+    session: SessionRecord,
+    on_note: Callable[[str], object] = lambda _: None,
+) -> None:
+    """Put the run that a session left into the directory `run`. Raises RunError if it has left none, or not all."""
+    kernel, file = state.kernel(session), session_file(run / FOLDER, session)
+    left = read_session_file(file) if file.exists() else None
+    for _ in range(_LOOKS):
+        if left is None or left.nonce != session.nonce:
+            left = inspect_output(client, kernel, session.nonce, file).session
+    if left is None or left.status == "running":
+        raise RunError(
+            f"session {session.number} was killed or its output is gone: {kernel} has none that can be verified",
+            hint="go on with the chain: the next session verifies it and leaves another output",
+        )
+    fetch_run(client, kernel, left, run, on_note)
+    _name_recipe(run / PLAN.name, state.recipe)
+
+
+def _name_recipe(plan_file: Path, recipe: str) -> None:
+    """Let the plan of a run name the recipe's file on this machine, in place of the copy that was on Kaggle."""
+    with suppress(UsageError):  # a plan that cannot be read is reported by those who need it
+        file, plan = file_of(recipe), StoredPlan.read(plan_file)
+        if file and plan and plan.reference and not plan.is_changed:
+            name = str(file) + recipe[len(recipe.partition(":")[0]) :]
+            dataclasses.replace(plan, reference=name).write(plan_file)

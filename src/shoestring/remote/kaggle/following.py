@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from shoestring.base.errors import UsageError
-from shoestring.remote.kaggle.chain import STOP_FILE, fetch_output, locked_chain
+from shoestring.remote.kaggle.active_chain import STOP_FILE
+from shoestring.remote.kaggle.chain import locked_chain
 from shoestring.remote.kaggle.chain_file import FINAL, FOLDER, ChainState, read_chain
 from shoestring.remote.kaggle.client import Client, KaggleError
-from shoestring.remote.kaggle.fetching import require_not_further
+from shoestring.remote.kaggle.fetching import fetch_output, require_not_further
 from shoestring.remote.kaggle.forecast import forecast
 
 _STOP_SECONDS = 30.0

@@ -18,7 +18,8 @@ from shoestring.base.units import seconds_text
 from shoestring.hardware.targets import find as find_target
 from shoestring.hardware.targets import with_limits
 from shoestring.planning.commands import plan_command
-from shoestring.planning.plan import Plan, make_plan
+from shoestring.planning.plan import Plan
+from shoestring.planning.planner import make_plan
 from shoestring.recipe.absent_data import split_values
 from shoestring.recipe.dataset_paths import DatasetPath
 from shoestring.recipe.finding import VerifiedReference, as_finetune, choose_attached, file_of, is_hugging_face

@@ -43,8 +43,8 @@ def _try_sizes(request: dict[str, Any], report: Report) -> None:
     from shoestring.recipe.finding import load
     from shoestring.training.data.batches import collate_function, fetch
     from shoestring.training.data.seeded import seeded_data
+    from shoestring.training.engine.building import build
     from shoestring.training.engine.determinism import deterministic
-    from shoestring.training.engine.state import build
 
     loaded, device = load(request["reference"], request["options"]), torch.device(request["device"])
     settings = Settings.from_json(request["settings"])

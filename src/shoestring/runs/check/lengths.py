@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from shoestring.base.errors import UsageError
-from shoestring.hardware.measured import write_at_once
+from shoestring.hardware.measured_file import write_at_once
 from shoestring.recipe.absent_data import Lengths
 from shoestring.recipe.contract import length_of
 from shoestring.recipe.options import LoadedRecipe

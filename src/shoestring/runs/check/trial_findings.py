@@ -10,7 +10,8 @@ from shoestring.base.settings import Settings
 from shoestring.base.units import MIB, bytes_text, count_text, plural, seconds_text
 from shoestring.hardware.catalog import Target
 from shoestring.planning.measurement import Measurement
-from shoestring.planning.plan import Plan, make_plan
+from shoestring.planning.plan import Plan
+from shoestring.planning.planner import make_plan
 from shoestring.planning.shares import gpus_of
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.runs.check.facts import Facts

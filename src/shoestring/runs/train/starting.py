@@ -14,7 +14,8 @@ from shoestring.base.system_errors import explaining
 from shoestring.base.units import bytes_text
 from shoestring.hardware.catalog import Target
 from shoestring.planning.commands import plan_command
-from shoestring.planning.plan import Plan, make_plan
+from shoestring.planning.plan import Plan
+from shoestring.planning.planner import make_plan
 from shoestring.planning.trace import StoredTraces
 from shoestring.planning.weight_type import with_weight_type
 from shoestring.recipe.finding import choose

@@ -9,8 +9,9 @@ from shoestring.training.checkpoint.manifest import DamagedFileError, read_manif
 from shoestring.training.checkpoint.names import update_of
 from shoestring.training.checkpoint.sections import read_sections
 from shoestring.training.checkpoint.snapshot import snapshot
-from shoestring.training.checkpoint.store import METADATA, MODEL_FILE, Restored
+from shoestring.training.checkpoint.store import Restored
 from shoestring.training.checkpoint.tensors import serialize
+from shoestring.training.checkpoint.writing import METADATA, MODEL_FILE
 
 
 def weights_digest(model_state: Any) -> str:

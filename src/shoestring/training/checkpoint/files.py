@@ -18,6 +18,7 @@ from shoestring.base.reading import read_blocks
 
 _BLOCK_BYTES = 8 << 20
 _DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""Of write(2): no space, a quota that is used up, a file larger than the process (`ulimit -f`) or the disk allows."""
 
 Buffer = bytes | memoryview
 
@@ -52,6 +53,7 @@ def replace(path: Path, write: Callable[[Path], object]) -> None:
 
     Raises OSError and leaves `path` unchanged if writing fails.
     """
+    # In the same folder, because rename(2) is atomic only within a filesystem.
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         write(temporary)
@@ -83,7 +85,8 @@ def write_file(path: Path, chunks: Iterable[Buffer]) -> str:
                 digest.update(block)
                 _write_all(descriptor, block)
         os.fsync(descriptor)
-        # The bytes read back should come from the disk, and the page cache is better used for other data.
+        # The bytes read back should come from the disk, and the page cache is better used for other data. Only pages
+        # that are synced can be dropped (posix_fadvise(2)).
         with suppress(OSError):
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
@@ -95,7 +98,10 @@ def write_file(path: Path, chunks: Iterable[Buffer]) -> str:
 
 
 def sync(path: Path) -> None:
-    """Wait until the content of a file, or the entries of a directory, are on the disk."""
+    """Wait until the content of a file, or the entries of a directory, are on the disk.
+
+    After the rename of a file its directory has to be synced as well: fsync(2) of the file does not include its entry.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -104,7 +110,10 @@ def sync(path: Path) -> None:
 
 
 def close_quietly(descriptor: int) -> None:
-    """Close a descriptor that nothing depends on any more; errors, which a network disk may report, are ignored."""
+    """Close a descriptor that nothing depends on any more; errors, which a network disk may report, are ignored.
+
+    close(2) may return those of earlier writes, for example on NFS when a quota is exceeded.
+    """
     with suppress(OSError):
         os.close(descriptor)
 

@@ -7,7 +7,6 @@ final name. A checkpoint with its final name was therefore complete; each load v
 """
 
 import errno
-import json
 import os
 import re
 import shutil
@@ -21,41 +20,25 @@ from typing import Any
 from shoestring.base.errors import CheckpointError
 from shoestring.base.system_errors import explaining, reason, remedy
 from shoestring.base.units import MIB, bytes_text
-from shoestring.training.checkpoint.divided import rows_by_rank
 from shoestring.training.checkpoint.files import (
     directory_bytes,
     is_disk_full,
     remove,
     remove_renamed,
     sync,
-    write_file,
-    write_text,
 )
 from shoestring.training.checkpoint.manifest import (
-    AVERAGED,
-    MANIFEST,
-    STATE,
-    TRAINED,
     DamagedFileError,
     FileEntry,
-    Manifest,
-    Slice,
-    file_name,
     load_manifest,
-    section_of,
 )
 from shoestring.training.checkpoint.names import removed_path, update_name, update_of
 from shoestring.training.checkpoint.presence import Presence, gone_error
 from shoestring.training.checkpoint.sections import read_sections
-from shoestring.training.checkpoint.snapshot import Section, Snapshot, snapshot
-from shoestring.training.checkpoint.tensors import serialize
+from shoestring.training.checkpoint.snapshot import Snapshot, snapshot
+from shoestring.training.checkpoint.writing import write_set, write_tensors
 
 _REPLACED = re.compile(r"\.replaced-([0-9]{8,18})")
-MODEL_FILE = "model.safetensors"
-_SETS = {TRAINED: "model", AVERAGED: "averaged"}
-"""The section of each set of weights."""
-METADATA = {"format": "pt"}
-"""The metadata of the files with tensors."""
 _UNFINISHED = re.compile(r"\.writing-[0-9]{8,18}-[0-9]+|\.removed-[0-9]{8,18}")
 
 
@@ -261,6 +244,8 @@ class Store:
         temporary.mkdir()
         write_set(temporary, update, state, self._write_tensors(temporary, state), retained=retained)
         final, replaced = self.path(update), self._replaced(update)
+        # rename(2) replaces a directory only if it is empty. A kill between the two renames leaves the checkpoint under
+        # its name `replaced`, from which `_clean_up` restores it.
         if final.exists():
             final.rename(replaced)
         temporary.rename(final)
@@ -347,56 +332,3 @@ def _exists(path: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True
-
-
-def write_tensors(folder: Path, state: Snapshot, rank: int | None = None) -> dict[str, FileEntry]:
-    """Write the tensors of each section to a file of its own, and return the files. Raises OSError.
-
-    With `rank`, these are the rows that this one of several ranks has; the first one writes what is not divided too.
-    """
-    files = {}
-    for name, section in state.sections.items():
-        own_rank = rank if section.divided else None
-        tensors = {key: tensor for key, tensor in section.tensors.items() if not rank or key in section.divided}
-        if tensors:
-            path = folder / file_name(name, own_rank)
-            files[path.name] = FileEntry.for_file(path, write_file(path, serialize(tensors, METADATA)), own_rank)
-    return files
-
-
-def write_set(
-    folder: Path, update: int, state: Snapshot, files: Mapping[str, FileEntry], *, retained: bool = False
-) -> None:
-    """Complete the checkpoint in `folder`, whose tensors are in `files`, by the state's other values and a manifest."""
-    skeletons = {name: section.skeleton for name, section in state.sections.items()}
-    digest = write_text(folder / STATE, json.dumps(skeletons, allow_nan=False))
-    files = {**files, STATE: FileEntry.for_file(folder / STATE, digest)}
-    weights = {name: tuple(sorted(file for file in files if section_of(file) == _SETS[name])) for name in _SETS}
-    try:
-        manifest = Manifest(
-            kind="full",
-            update=update,
-            files=files,
-            weights={name: members for name, members in weights.items() if members},
-            slices={key: slices for name, section in state.sections.items() for key, slices in _slices(name, section)},
-            retained=retained,
-        )
-    except ValueError as error:
-        raise CheckpointError(
-            f"the checkpoint of update {update} cannot be saved: {error}",
-            hint="name the sections of a state with lowercase letters and underscores only",
-        ) from error
-    write_text(folder / MANIFEST, manifest.text())
-    sync(folder)
-
-
-def _slices(name: str, section: Section) -> Iterable[tuple[str, tuple[Slice, ...]]]:
-    """Yield the slices of each divided tensor of a section, by its key in the manifest."""
-    for key, (rows, *row_shape) in section.divided.items():
-        yield (
-            f"{name}/{key}",
-            tuple(
-                Slice(file=file_name(name, rank), dim=0, offset=part.first, shape=(part.count, *row_shape))
-                for rank, part in enumerate(rows_by_rank(rows, section.ranks))
-            ),
-        )

@@ -18,13 +18,13 @@ T = TypeVar("T")
 
 _MESSAGES = re.compile(
     r"""
-    (CUDA|HIP|XPU|MPS\ backend)\ out\ of\ memory
+    (CUDA|HIP|XPU|MPS\ backend)\ out\ of\ memory  # of torch's allocators (c10/cuda/CUDACachingAllocator.cpp)
     | CUDA\ (driver\ )?error:\ out\ of\ memory  # of the driver, which bypasses the allocator
     | CUDNN_STATUS_ALLOC_FAILED | CUDNN_STATUS_INTERNAL_ERROR_(DEVICE|HOST)_ALLOCATION_FAILED
     | CUDNN_STATUS_NOT_SUPPORTED  # of a workspace that does not fit (accelerate: utils/memory.py)
     | (CUBLAS|CUSOLVER|CUSPARSE)_STATUS_ALLOC_FAILED | CUFFT_ALLOC_FAILED
     | CUBLAS_STATUS_NOT_INITIALIZED\ when\ calling\ `cublasCreate  # its workspace does not fit
-    | DefaultCPUAllocator:\ (can't\ allocate\ memory|not\ enough\ memory)
+    | DefaultCPUAllocator:\ (can't\ allocate\ memory|not\ enough\ memory)  # c10/core/impl/alloc_cpu.cpp
     | not\ enough\ memory:\ you\ tried\ to\ allocate
     | Cannot\ allocate\ memory\ \(12\) | \[Errno\ 12\]\ Cannot\ allocate\ memory
     | (^|:\ +)std::bad_alloc$ | \A(bad\ allocation|Cannot\ allocate\ memory)\Z

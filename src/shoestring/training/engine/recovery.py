@@ -14,10 +14,10 @@ from torch.optim import Optimizer
 from shoestring.base.errors import RunError
 from shoestring.base.renamed import accepts_old_arguments, instance_attributes_of
 from shoestring.techniques.fallbacks import halved, least_micro_batch
+from shoestring.techniques.norms import trains_batch_norm
 from shoestring.training.engine.buffers import BufferBackup
 from shoestring.training.engine.memory import Failure, catch_out_of_memory, free_unused_memory
 from shoestring.training.engine.precision import MIN_LOSS_SCALE, MixedPrecision
-from shoestring.training.engine.state import trains_batch_norm
 from shoestring.training.engine.update import UpdateResult
 from shoestring.training.monitor.host_memory import describe_memory
 
@@ -96,6 +96,8 @@ class Recovering:
             result = catch_out_of_memory(functools.partial(attempt, micro_batch))
             if isinstance(result, Failure):
                 self._rewind()
+                # The cache has blocks of the sizes that failed, which smaller ones would split; and a frame that has
+                # stored its exception is a reference cycle, which holds the frame's tensors until it is collected.
                 free_unused_memory()
                 micro_batch = self._next_micro_batch(result.message, micro_batch)
                 continue
@@ -142,7 +144,8 @@ def discard_attempt(model: nn.Module, optimizer: Optimizer | None, mixed_precisi
         optimizer.zero_grad(set_to_none=True)
     if mixed_precision.scaler:
         # Setting the scale to its current value is the only public way to clear the scaler's record that these
-        # gradients were unscaled, and it clears nothing else. A scaler that has not scaled anything yet has no such
-        # record and raises an AssertionError.
+        # gradients were unscaled, and it clears nothing else (`update` in torch/amp/grad_scaler.py ends with a new
+        # `_per_optimizer_states`). With the record, the next `unscale_` raises. A scaler that has not scaled anything
+        # yet has none, and raises an AssertionError (`_check_scale_growth_tracker`).
         with contextlib.suppress(AssertionError):
             mixed_precision.scaler.update(new_scale=mixed_precision.scaler.get_scale())

@@ -250,4 +250,5 @@ def _step(optimizer: Optimizer, mixed_precision: MixedPrecision) -> bool:
         if message is None:
             raise
         raise HalfDoneError(message, hint="weights may be partly updated: resume from the last checkpoint") from error
+    # `scaler.step` does not tell whether it has skipped the step; `scaler.update` lowers the scale only if it has.
     return scaler.get_scale() >= scale

@@ -39,7 +39,7 @@ from shoestring.runs.check.reporting import Report, error_stage, reporting
 
 if TYPE_CHECKING:
     from shoestring.runs.check.probe.context import Context
-    from shoestring.training.setup import LibraryLoop
+    from shoestring.training.library_loop import LibraryLoop
     from shoestring.training.training_session import TrainingSession
 
 _STAND_IN_UPDATES = 16

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from shoestring.runs.check.memory import read_status
 from shoestring.runs.check.probe.context import Context
-from shoestring.training import steps
+from shoestring.training.evaluation_steps import evaluate_on
 from shoestring.training.session.stop import SessionOver
 from shoestring.training.training_session import TrainingSession
 from shoestring.training.undisturbed import compute_undisturbed
@@ -28,7 +28,7 @@ def evaluate(context: Context, session: TrainingSession) -> None:
 
     context.deadline.observing("evaluation batch", is_enough)
     with suppress(SessionOver), weights_for_use(session):
-        steps.evaluate_on(session, "validation")
+        evaluate_on(session, "validation")
     context.report(
         {
             "stage": "evaluation",

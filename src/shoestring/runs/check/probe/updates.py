@@ -22,7 +22,7 @@ from shoestring.training.session.stop import SessionOver
 from shoestring.training.training_session import TrainingSession
 
 if TYPE_CHECKING:
-    from shoestring.training.setup import LibraryLoop
+    from shoestring.training.library_loop import LibraryLoop
 
 _MOST_STAGED_UPDATES = 100_000
 """Among which the stages of the loss are looked for."""

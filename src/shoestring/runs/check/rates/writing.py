@@ -8,7 +8,8 @@ from pathlib import Path
 
 from shoestring.base.errors import RunError, UsageError
 from shoestring.hardware import targets
-from shoestring.hardware.measured import SUFFIX, MeasuredRates, has_rates, require_space, write_measured
+from shoestring.hardware.measured import MeasuredRates
+from shoestring.hardware.measured_file import SUFFIX, has_rates, require_space, write_measured
 
 
 def measure_to_file(path: Path, on: str, *, overwrite: bool, progress: Callable[[float], object]) -> MeasuredRates:
