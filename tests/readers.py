@@ -16,8 +16,8 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
-from shoestring.answers.page import document
-from shoestring.answers.page.run import read as read_run
+from shoestring.answers.report import document
+from shoestring.answers.report.run import read as read_run
 from shoestring.base.errors import ShoestringError
 from shoestring.base.reading import read_bytes
 from shoestring.hardware.cpu_rates import read_cached

@@ -84,7 +84,7 @@ def recipes(
     as_json: Json = False,
 ) -> None:
     """List the built-in recipes, or the options of one recipe."""
-    from shoestring.answers.terminal.recipes import options, table
+    from shoestring.answers.recipes import options, table
 
     recipes = api.recipes(recipe)
     if recipe is None:
@@ -96,10 +96,10 @@ def recipes(
 @_command("targets", "targets --json")
 def targets(as_json: Json = False) -> None:
     """List the targets that a run can be planned for: platforms, GPUs, and this machine."""
-    from shoestring.answers.terminal.targets import screen
+    from shoestring.answers.targets import document
 
     targets = api.targets()
-    print_answer([target.json() for target in targets], as_json, lambda: screen(targets))
+    print_answer([target.json() for target in targets], as_json, lambda: document(targets))
 
 
 @_command(
@@ -110,11 +110,11 @@ def estimate(
     recipe: Recipe, on: On = "local", set_: Set = None, config_file: Config = None, as_json: Json = False
 ) -> None:
     """Estimate the memory of given settings, part by part, without a GPU."""
-    from shoestring.answers.terminal.estimate import screen
+    from shoestring.answers.estimate import document
 
     with show_progress(f"tracing one training step of {recipe} for {on}"):
         estimate = api.estimate(recipe, on, **option_values(api.estimate, set_, config_file))
-    print_answer(estimate.json(), as_json, lambda: screen(estimate))
+    print_answer(estimate.json(), as_json, lambda: document(estimate))
 
 
 @_command(
@@ -170,9 +170,8 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Predict whether a run fits, choose its settings, and predict its time, sessions and cost, without a GPU."""
-    from shoestring.answers.terminal.comparison import screen as comparison_screen
-    from shoestring.answers.terminal.plan import screen as plan_screen
-    from shoestring.answers.terminal.plan import summary
+    from shoestring.answers import comparison as compared
+    from shoestring.answers import plan as planned
 
     names = on or (api.priced_targets() if by else ["local"])
     if purpose is Purpose.PREDICT:
@@ -193,21 +192,19 @@ def plan(
             **option_values(api.compare, set_, config_file),
         )
     if len(names) > 1 or by or comparison.platform:
-        print_answer(comparison.json(), as_json, lambda: comparison_screen(comparison))
+        print_answer(comparison.json(), as_json, lambda: compared.document(comparison))
     else:
         plan = comparison.plans[0]
-        print_answer(plan.json(), as_json, lambda: plan_screen(plan) if full else summary(plan))
+        print_answer(plan.json(), as_json, lambda: planned.document(plan) if full else planned.summary(plan))
 
 
 def _plan_inference(recipe: str, names: list[str], values: dict[str, Any], as_json: bool) -> None:
-    from rich.console import Group
-
-    from shoestring.answers.terminal.inference import screen
+    from shoestring.answers.inference import document
 
     with show_progress(f"planning predictions of {recipe} for {', '.join(names)}"):
         plans = [api.plan_inference(recipe, name, **values) for name in api.target_names(names)]
     facts = [plan.json() for plan in plans]
-    print_answer(facts if len(plans) > 1 else facts[0], as_json, lambda: Group(*map(screen, plans)))
+    print_answer(facts if len(plans) > 1 else facts[0], as_json, lambda: [document(plan) for plan in plans])
 
 
 @_command("check temporal --on kaggle-t4 --set size=tiny", "check --measure my-gpu.json")
@@ -251,7 +248,7 @@ def check(
     With --measure, write the rates of its GPU to a file that --on and --calibrate take; with --lengths, the lengths of
     the recipe's samples to a file for --set lengths=FILE.
     """
-    from shoestring.answers.terminal.checked import screen
+    from shoestring.answers.check import document
 
     if lengths is not None:
         if recipe is None or measure is not None:
@@ -266,23 +263,23 @@ def check(
         raise UsageError("--overwrite is an option of --measure and --lengths", hint="leave it out")
     with show_progress(f"checking this machine{f' and running a few updates of {recipe}' if recipe else ''}"):
         checked = api.check(recipe, on, run=run, **option_values(api.check, set_, config_file))
-    print_answer(checked.json(), as_json, lambda: screen(checked))
+    print_answer(checked.json(), as_json, lambda: document(checked))
     if checked.status == "fail":
         raise typer.Exit(1)
 
 
 def _write_lengths(recipe: str, file: Path, overwrite: bool, values: dict[str, Any], as_json: bool) -> None:
     """Write the lengths of the recipe's samples to `file`."""
-    from shoestring.answers.terminal.lengths import screen
+    from shoestring.answers.lengths import document
 
     with show_seconds_left(f"reading the data of {recipe}") as progress:
         lengths = api.write_lengths(recipe, file, overwrite=overwrite, progress=progress, **values)
-    print_answer(lengths.json(), as_json, lambda: screen(recipe, file, lengths))
+    print_answer(lengths.json(), as_json, lambda: document(recipe, file, lengths))
 
 
 def _measure(file: Path, on: str, check_arguments: list[str], overwrite: bool, as_json: bool) -> None:
     """Measure this machine; `check_arguments` are arguments that only a check has."""
-    from shoestring.answers.terminal.measured import screen
+    from shoestring.answers.measured import document
 
     if extra := " ".join(filter(None, check_arguments)):
         raise UsageError(
@@ -290,7 +287,7 @@ def _measure(file: Path, on: str, check_arguments: list[str], overwrite: bool, a
         )
     with show_seconds_left("measuring the rates of this machine") as progress:
         measured = api.measure(file, on, overwrite=overwrite, progress=progress)
-    print_answer(measured.json(), as_json, lambda: screen(measured))
+    print_answer(measured.json(), as_json, lambda: document(measured))
 
 
 @_command("train temporal --run runs/temporal", "train legal --run runs/legal --on kaggle-t4 --limit 9h --set epochs=5")
@@ -363,8 +360,8 @@ def train(
         _train(recipe, {**session, **arguments}, as_json)
         return
     # The supervisor prints an outcome if it has to end the session, and has no time for imports then.
-    importlib.import_module("shoestring.answers.terminal.outcome")
-    importlib.import_module("shoestring.answers.terminal.console")
+    importlib.import_module("shoestring.answers.outcome")
+    importlib.import_module("shoestring.answers.renderers.terminal.document")
     session["started"] = api.process_started()  # the limit of a session includes the time of the imports
     work: Callable[[], None] = partial(_train, recipe, {**session, **arguments}, as_json)
     if config_file:
@@ -384,9 +381,9 @@ def _train(recipe: str, arguments: dict[str, Any], as_json: bool) -> None:
 def _print_outcome(outcome: Any, recipe: str, run: Path, as_json: bool) -> None:
     if not api.is_first_process():
         return
-    from shoestring.answers.terminal.outcome import screen
+    from shoestring.answers.outcome import document
 
-    print_answer(asdict(outcome), as_json, lambda: screen(outcome, recipe, run))
+    print_answer(asdict(outcome), as_json, lambda: document(outcome, recipe, run))
     if error := streams.lost_output():  # the session is not a failure
         streams.write_messages(
             f"standard output could not be written ({error}); the outcome is in {run / 'state.json'}"
@@ -417,7 +414,7 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Compute the metrics of saved weights on the run's data or on other data. The run is not changed."""
-    from shoestring.answers.terminal.evaluated import screen
+    from shoestring.answers.evaluated import document
 
     evaluated = api.evaluate(
         directory,
@@ -429,7 +426,7 @@ def evaluate(
         out=out,
         **option_values(api.evaluate, set_, config_file),
     )
-    print_answer(asdict(evaluated), as_json, lambda: screen(evaluated))
+    print_answer(asdict(evaluated), as_json, lambda: document(evaluated))
 
 
 @_command("export runs/temporal --to onnx", "export runs/legal --to huggingface --out role-model")
@@ -457,12 +454,12 @@ def export(
 
     The outputs of the export are compared with those of the model.
     """
-    from shoestring.answers.terminal.exported import screen
+    from shoestring.answers.exported import document
 
     values = option_values(api.export, set_, config_file)
     with show_progress(f"exporting {directory} to {to}"):
         exported = api.export(directory, to=to, out=out, overwrite=overwrite, recipe=recipe, **values)
-    print_answer(asdict(exported), as_json, lambda: screen(exported))
+    print_answer(asdict(exported), as_json, lambda: document(exported))
 
 
 @_command(
@@ -493,7 +490,8 @@ def predict(
     The status is 1 if an input cannot be used; all others are predicted. Without data, on a terminal, a language model
     answers what you type.
     """
-    from shoestring.answers.terminal.predictions import messages
+    from shoestring.answers.predictions import document
+    from shoestring.answers.renderers.terminal.document import lines
 
     if as_json and out is None:
         raise UsageError("--json prints the outcome, and without --out the rows are printed", hint="add --out PATH")
@@ -511,7 +509,7 @@ def predict(
         out=out,
         **values,
     )
-    streams.write_messages(*messages(predictions))
+    streams.write_messages(*lines(document(predictions)))
     if as_json:
         print_answer(asdict(predictions), as_json, lambda: None)
     if predictions.errors and predictions.status == "finished":
@@ -543,12 +541,12 @@ def replay(
 
     It begins with the nearest checkpoint before the update. The run is not changed.
     """
-    from shoestring.answers.terminal.replayed import screen
+    from shoestring.answers.replayed import document
 
     replayed = api.replay(
         run, update, recipe=recipe, on=on, debug=debug, **option_values(api.replay, set_, config_file)
     )
-    print_answer(replayed.json(), as_json, lambda: screen(replayed))
+    print_answer(replayed.json(), as_json, lambda: document(replayed))
 
 
 @_command(
@@ -579,11 +577,11 @@ def notebook(
 
     DIR gets notebook.ipynb and kernel-metadata.json, ready for `kaggle kernels push -p DIR`.
     """
-    from shoestring.answers.terminal.notebook import screen
+    from shoestring.answers.notebook_files import document
 
     values = option_values(api.notebook, set_, config_file)
     written = api.notebook(recipe, on, out=out, user=user, internet=internet, allow_cpu=allow_cpu, **values)
-    print_answer(written.json(), as_json, lambda: screen(written))
+    print_answer(written.json(), as_json, lambda: document(written))
 
 
 @_command("watch runs/temporal", "watch runs/legal --page live.html")
@@ -603,8 +601,8 @@ def watch(
     ] = False,
 ) -> None:
     """Show a run while it trains, until it is finished or Ctrl-C is pressed. Its directory is only read."""
-    from shoestring.answers.terminal.watched import Screen
-    from shoestring.answers.terminal.watching import show
+    from shoestring.answers.watch.screen import Screen
+    from shoestring.answers.watch.watching import show
 
     views = api.watch(run, page=page)
     with show_progress(f"reading {run}"):

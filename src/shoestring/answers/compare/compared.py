@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoestring.answers.page import svg
-from shoestring.answers.page.run import Run, read
+from shoestring.answers.renderers.page import svg
+from shoestring.answers.report.run import Run, read
 from shoestring.base.errors import UsageError
 from shoestring.training.monitor.events import Event
 from shoestring.training.session.ledger import SessionRecord, sessions

@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from shoestring.answers.compare.compared import ComparedRun
-from shoestring.answers.markup import EMPTY, Markup
-from shoestring.answers.page import curves, svg
-from shoestring.answers.page.curves import HALF, MAX_LABEL, WIDE, downsample, event_values, validation_values
+from shoestring.answers.renderers.markup import EMPTY, Markup
+from shoestring.answers.renderers.page import svg
+from shoestring.answers.report import curves
+from shoestring.answers.report.curves import HALF, MAX_LABEL, WIDE, downsample, event_values, validation_values
 from shoestring.answers.values import lookup, words
 from shoestring.base.reading import number
 

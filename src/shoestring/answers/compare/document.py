@@ -5,9 +5,9 @@ from pathlib import Path
 
 from shoestring.answers.compare import curves, tables
 from shoestring.answers.compare.compared import ComparedRun, read_runs
-from shoestring.answers.markup import EMPTY, Markup, element, join
-from shoestring.answers.page.output import html, require_output, write_page
-from shoestring.answers.page.sections import figure
+from shoestring.answers.renderers.markup import EMPTY, Markup, element, join
+from shoestring.answers.renderers.page.output import html, require_output, write_page
+from shoestring.answers.report.sections import figure
 from shoestring.answers.values import words
 from shoestring.base.units import plural
 
@@ -18,7 +18,7 @@ def write(paths: Sequence[Path], file: Path) -> Path:
     """Write the comparison of the runs in the directories `paths` to `file`, and return it.
 
     Raises UsageError when one of them is not the directory of a run or is given twice, or when `file` must not be
-    written (`page/output.py`).
+    written (`renderers/page/output.py`).
     """
     runs = read_runs(paths)
     require_output(file, paths)

@@ -6,9 +6,9 @@ from statistics import median
 from typing import Any
 
 from shoestring.answers.compare.compared import ComparedRun
-from shoestring.answers.markup import EMPTY, Content, Markup, element, join, table
 from shoestring.answers.metrics import ERROR, is_better_if_smaller, is_qualifier, with_error
-from shoestring.answers.page.results import final_metrics
+from shoestring.answers.renderers.markup import EMPTY, Content, Markup, element, join, table
+from shoestring.answers.report.results import final_metrics
 from shoestring.answers.values import UNKNOWN, count, duration, lookup, numbers, share, size, value_text, words
 from shoestring.base.reading import number
 from shoestring.base.units import plural

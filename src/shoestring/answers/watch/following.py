@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from shoestring.answers.page.document import render
-from shoestring.answers.page.output import require_output, write_page
-from shoestring.answers.page.run import read
+from shoestring.answers.renderers.page.output import require_output, write_page
+from shoestring.answers.report.document import render
+from shoestring.answers.report.run import read
 from shoestring.answers.watch.view import View
 from shoestring.answers.watch.watcher import Watcher
 
