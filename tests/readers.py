@@ -16,6 +16,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
+from shoestring.answers.renderers.page.document import render
 from shoestring.answers.report import document
 from shoestring.answers.report.run import read as read_run
 from shoestring.base.errors import ShoestringError
@@ -405,7 +406,7 @@ READERS = [
     Reader("events", write_run, "events.jsonl", read_events),
     Reader("lock", write_run, "lock", inspect_lock),
     *(
-        Reader(f"report of {file}", write_run, file, lambda run: document.render(read_run(run)), share=0.2)
+        Reader(f"report of {file}", write_run, file, lambda run: render(document.document(read_run(run))), share=0.2)
         for file in ("plan.json", "state.json", "events.jsonl")
     ),
     *(Reader(f"calibration with {file}", write_run, file, load_calibration) for file in ("plan.json", "events.jsonl")),

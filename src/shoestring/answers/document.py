@@ -33,7 +33,14 @@ class LineBreak:
     """The end of a line within a text."""
 
 
-Inline: TypeAlias = "str | Span | Status | LineBreak | Sequence[Inline]"
+@dataclass(frozen=True)
+class Swatch:
+    """The color of a series, before its name."""
+
+    color: Color
+
+
+Inline: TypeAlias = "str | Span | Status | LineBreak | Swatch | Sequence[Inline]"
 
 
 @dataclass(frozen=True)
@@ -123,7 +130,7 @@ class Sparkline:
     values: Sequence[float]
 
 
-Cell: TypeAlias = "Inline | Bar | Sparkline | Row | Command"
+Cell: TypeAlias = "Inline | Bar | Sparkline | Section"
 
 
 @dataclass(frozen=True)
@@ -231,6 +238,8 @@ class Series:
     color: Color
     has_dots: bool = False
     best: float | None = None
+    latest: float | None = None
+    """The last value, where the points are means."""
     dash: str = "-"
     """A line style of matplotlib; more series than colors differ by it."""
 
@@ -387,7 +396,7 @@ def metric_tables(metrics: Metrics) -> Iterator[Element]:
         head += [f"most frequent class ({metrics.parts[-1].name})"] if has_baseline else []
         rows: list[list[Cell]] = []
         for name in names:
-            values: list[Cell] = [Span(part[name].text, "strong") if name in part else "–" for part in parts]
+            values: list[Cell] = [part[name].text if name in part else "–" for part in parts]
             baseline = [(last[name].baseline if name in last else "") or "–"] if has_baseline else []
             rows.append([name.replace("_", " "), *values, *baseline])
         yield Table([Column(name, is_numeric=index > 0) for index, name in enumerate(head)], rows)

@@ -18,4 +18,4 @@ def test_joining_markup_with_text_escapes_the_text():
 
 
 def test_numeric_columns_are_right_aligned():
-    assert '<td>a</td><td class="number">1</td>' in table(["x", "y"], [["a", "1"]], numeric=(1,))
+    assert '<td>a</td><td class="number">1</td>' in table(["x", "y"], [["a", "1"]], ["", "number"])

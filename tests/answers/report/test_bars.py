@@ -2,6 +2,7 @@ import re
 
 import pytest
 
+from shoestring.answers.renderers.page.charts import PART_COLORS, STATUS_COLORS, breakdown, timeline
 from shoestring.answers.report import bars
 from shoestring.answers.report.run import read
 from shoestring.training.session.ledger import sessions
@@ -18,7 +19,7 @@ def run(tmp_path):
 
 
 def test_every_memory_part_shows_its_bytes(run):
-    texts = texts_of(bars.memory_parts(run))
+    texts = texts_of(breakdown(bars.memory_parts(run)))
     assert {"activations  4.59 GiB", "CUDA context  321 MiB", "fragmentation  220 MiB"} <= set(texts)
     assert {"capacity 14.57 GiB", "measured 5.47 GiB", "planned 5.74 GiB (5.47 GiB to 6.35 GiB)"} <= set(texts)
 
@@ -26,7 +27,7 @@ def test_every_memory_part_shows_its_bytes(run):
 def test_small_plan_on_a_large_gpu_is_readable(run):
     run.plan["plan"]["memory"].update(parts=[{"name": "weights", "bytes": 2**30}], low_bytes=2**30, high_bytes=2**30)
     run.current.clear()
-    drawing = bars.memory_parts(run)
+    drawing = breakdown(bars.memory_parts(run))
     assert any("beyond the axis" in text for text in texts_of(drawing))
     bar = re.search(r'<path d="([^"]*)"[^>]*var\(--blue\)', drawing)[1]
     positions = [float(x) for x in re.findall(r"[ML] ([\d.]+) ", bar)]
@@ -34,13 +35,15 @@ def test_small_plan_on_a_large_gpu_is_readable(run):
 
 
 def test_more_parts_than_colors_are_all_drawn(run):
-    parts = [{"name": f"part {index}", "bytes": 2**30} for index in range(len(bars.PART_COLORS) + 3)]
+    parts = [{"name": f"part {index}", "bytes": 2**30} for index in range(len(PART_COLORS) + 3)]
     run.plan["plan"]["memory"]["parts"] = parts
-    assert {f"part {index}  1.00 GiB" for index in range(len(parts))} <= set(texts_of(bars.memory_parts(run)))
+    assert {f"part {index}  1.00 GiB" for index in range(len(parts))} <= set(
+        texts_of(breakdown(bars.memory_parts(run)))
+    )
 
 
 def test_timeline_shows_statuses_saves_and_kills(run):
-    drawing = bars.timeline(sessions(run.events, run.status))
+    drawing = timeline(bars.timeline(sessions(run.events, run.status)))
     assert {"1", "2", "3", "4", "paused", "killed", "finished", "save", "killed here", "25 min 00 s"} <= set(
         texts_of(drawing)
     )
@@ -48,4 +51,4 @@ def test_timeline_shows_statuses_saves_and_kills(run):
 
 
 def test_each_status_has_a_distinct_color():
-    assert len(set(bars.STATUS_COLORS.values())) == len(bars.STATUS_COLORS)
+    assert len(set(STATUS_COLORS.values())) == len(STATUS_COLORS)

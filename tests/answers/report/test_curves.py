@@ -3,6 +3,7 @@ import re
 
 import pytest
 
+from shoestring.answers.renderers.page.charts import line_chart
 from shoestring.answers.report import curves
 from shoestring.answers.report.run import read
 from tests.answers import runs
@@ -10,21 +11,21 @@ from tests.answers import runs
 
 def test_few_values_are_not_downsampled():
     points = curves.downsample([(1, 5.0, 1), (2, 7.0, 1)])
-    assert [(point.update, point.mean, point.low, point.high) for point in points] == [(1, 5, 5, 5), (2, 7, 7, 7)]
+    assert [(point.x, point.y, point.low, point.high) for point in points] == [(1, 5, 5, 5), (2, 7, 7, 7)]
 
 
 def test_downsampling_weights_values_and_loses_none():
     values = [(update, float(update), update % 3 + 1) for update in range(1, 1001)]
     points = curves.downsample(values, max_points=100)
     assert len(points) == 100
-    assert points[0].low == 1 and points[-1].high == points[-1].update == 1000
+    assert points[0].low == 1 and points[-1].high == points[-1].x == 1000
     weights = [sum(weight for *_, weight in values[first : first + 10]) for first in range(0, 1000, 10)]
-    weighted_sum = sum(point.mean * weight for point, weight in zip(points, weights, strict=True))
+    weighted_sum = sum(point.y * weight for point, weight in zip(points, weights, strict=True))
     assert weighted_sum == pytest.approx(sum(value * weight for _, value, weight in values))
 
 
 def test_values_without_weight_have_a_mean():
-    assert curves.downsample([(1, 4.0, 0), (2, 6.0, 0)], max_points=1)[0].mean == 5
+    assert curves.downsample([(1, 4.0, 0), (2, 6.0, 0)], max_points=1)[0].y == 5
 
 
 @pytest.fixture
@@ -32,8 +33,8 @@ def run(tmp_path):
     return read(runs.finished(tmp_path))
 
 
-def texts_of(drawing):
-    return re.findall(r"<text[^>]*>([^<]*)</text>", drawing)
+def texts_of(chart):
+    return re.findall(r"<text[^>]*>([^<]*)</text>", line_chart(chart))
 
 
 def test_metrics_are_drawn_with_their_baseline(run):
@@ -65,7 +66,7 @@ def test_loss_over_orders_of_magnitude_uses_log_scale(tmp_path):
 def test_losses_that_are_not_finite_are_skipped(tmp_path):
     line = {"time": 0.0, "session": 1, "event": "progress", "loss": "nan", "update": 1}
     (tmp_path / "events.jsonl").write_text(json.dumps(line))
-    assert curves.loss(read(tmp_path)) == ""
+    assert not any(series.points for series in curves.loss(read(tmp_path)).series)
 
 
 def test_repeated_work_is_drawn_once(run):

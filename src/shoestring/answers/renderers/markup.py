@@ -1,7 +1,7 @@
 """HTML generation that escapes by default: text becomes markup only through this module."""
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from shoestring.base.streams import printable
@@ -35,21 +35,20 @@ def join(content: Content) -> Markup:
     return Markup("".join(map(join, content)))
 
 
-def table(head: Iterable[Content], rows: Iterable[Iterable[Content]], *, numeric: Iterable[int] = ()) -> Markup:
-    """Return a table that scrolls when it is too wide; the columns in `numeric` are right-aligned."""
-    right_aligned = set(numeric)
+def table(head: Sequence[Content], rows: Iterable[Iterable[Content]], classes: Sequence[str] = ()) -> Markup:
+    """Return a table that scrolls when it is too wide; `classes` has the class of each column, which may be empty."""
 
     def row(tag: str, cells: Iterable[Content]) -> Markup:
-        return element(
-            "tr",
-            [
-                element(tag, cell, class_="number") if column in right_aligned else element(tag, cell)
-                for column, cell in enumerate(cells)
-            ],
-        )
+        content = []
+        for column, cell in enumerate(cells):
+            class_ = classes[column] if classes else ""
+            content.append(element(tag, cell, class_=class_) if class_ else element(tag, cell))
+        return element("tr", content)
 
-    body = element("tbody", [row("td", cells) for cells in rows])
-    return element("div", element("table", element("thead", row("th", head)), body), class_="scroll")
+    top = element("thead", row("th", head)) if head else EMPTY
+    return element(
+        "div", element("table", top, element("tbody", [row("td", cells) for cells in rows])), class_="scroll"
+    )
 
 
 def image(content: bytes, description: str) -> Markup:

@@ -1,20 +1,20 @@
 """The answers to held-out prompts, side by side: before training and after each epoch."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shoestring.answers.renderers.markup import EMPTY, Content, Markup, element, join, table
+from shoestring.answers.document import Cell, Column, Element, Paragraph, Section, Span, Table
 from shoestring.answers.report.run import Run
 from shoestring.answers.values import UNKNOWN, count
 from shoestring.base.units import plural
 from shoestring.training.monitor.events import Event
 
 
-def answers(run: Run) -> Markup:
-    """Render a row for each prompt, with its reference if there is one, and a column for each time it was answered."""
+def answers(run: Run) -> Iterator[Element]:
+    """Yield a row for each prompt, with its reference if there is one, and a column for each time it was answered."""
     events = {event.get("update", 0): event for event in run.events_of("answers") if _rows(event)}
     if not events:
-        return EMPTY
+        return
     columns = [events[update] for update in sorted(events)]
     # Prompts may be equal, and a changed option may have led to others.
     prompts = dict.fromkeys(key for event in columns for key in _by_prompt(event))
@@ -22,7 +22,7 @@ def answers(run: Run) -> Markup:
         key: row.get("reference") for event in columns for key, row in _by_prompt(event).items() if row.get("reference")
     }
     head = ["prompt", *(["reference"] if references else []), *map(_title, columns)]
-    lines = [
+    lines: list[list[Cell]] = [
         [
             key[1],
             *([str(references.get(key, UNKNOWN))] if references else []),
@@ -30,12 +30,12 @@ def answers(run: Run) -> Markup:
         ]
         for key in prompts
     ]
-    return join(
+    yield Section(
+        "Answers to held-out prompts",
         [
-            element("h2", "Answers to held-out prompts"),
-            element("p", "Answers that ended by themselves: ", "; ".join(map(_stop_mark, columns)), "."),
-            element("div", table(head, lines), class_="answers"),
-        ]
+            Paragraph(f"Answers that ended by themselves: {'; '.join(map(_stop_mark, columns))}."),
+            Table([Column(name, is_prose=True) for name in head], lines),
+        ],
     )
 
 
@@ -57,8 +57,8 @@ def _stop_mark(event: Event) -> str:
     return f"{_title(event)} {sum(row.get('stopped') is True for row in rows)} of {plural(len(rows), 'answer')}"
 
 
-def _answer(row: Mapping[str, Any] | None) -> Content:
+def _answer(row: Mapping[str, Any] | None) -> Cell:
     if row is None:
         return UNKNOWN
-    cut = element("span", " (cut at the largest length)", class_="muted") if row.get("stopped") is False else EMPTY
-    return [str(row.get("answer", "")), cut]
+    answer = str(row.get("answer", ""))
+    return [answer, Span(" (cut at the largest length)", "faint")] if row.get("stopped") is False else answer

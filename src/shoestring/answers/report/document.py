@@ -1,9 +1,10 @@
-"""The report page: one self-contained HTML file without scripts or network access."""
+"""The report of a run as a document, and as a page: one self-contained HTML file without scripts or network access."""
 
 from pathlib import Path
 
-from shoestring.answers.renderers.markup import Markup, element
-from shoestring.answers.renderers.page.output import html, require_output, write_page
+from shoestring.answers.document import Document
+from shoestring.answers.renderers.page.document import render
+from shoestring.answers.renderers.page.output import require_output, write_page
 from shoestring.answers.report import sections
 from shoestring.answers.report.answers import answers
 from shoestring.answers.report.evidence import evidence
@@ -20,28 +21,30 @@ def write(path: Path, out: Path | None = None) -> Path:
     Returns the path of the page. The same files give the same page. Raises UsageError when `path` is not the directory
     of a run, or when `out` must not be written (`renderers/page/output.py`).
     """
-    file, page = out or RunDirectory(path).report_file, render(read(path))
+    file, page = out or RunDirectory(path).report_file, render(document(read(path)))
     if out:
         require_output(out, [path])
     write_page(file, page, ", then create the report again")
     return file
 
 
-def render(run: Run, *, refresh_seconds: int | None = None) -> Markup:
-    """Render the page of `run`, which loads itself again every `refresh_seconds`."""
+def document(run: Run) -> Document:
+    """Return the report of `run`."""
     session_records = sessions(run.events, run.status)
-    body = element(
-        "main",
-        headline(run, session_records),
-        results(run),
-        evidence(run),
-        answers(run),
-        sections.training(run),
-        sections.history(session_records),
-        sections.time_breakdown(run),
-        sections.gpus(run),
-        sections.plan(run, session_records),
-        sections.remarks(run),
-        sections.colophon(run),
+    return Document(
+        title=run.name,
+        status=run.status,
+        content=[
+            *headline(run, session_records),
+            *results(run),
+            *evidence(run),
+            *answers(run),
+            sections.training(run),
+            *sections.history(session_records),
+            *sections.time_breakdown(run),
+            *sections.gpus(run),
+            sections.plan(run, session_records),
+            *sections.remarks(run),
+        ],
+        footer=sections.colophon(run),
     )
-    return html(f"{run.name}: {run.status}", body, refresh_seconds=refresh_seconds)

@@ -1,14 +1,21 @@
 """The evidence of an evaluation: the confusion matrix, histograms, and single samples with their texts and images."""
 
-from collections.abc import Mapping, Sequence
-from functools import partial
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from shoestring.answers.renderers.markup import EMPTY, Content, Markup, element, image, join, table
-from shoestring.answers.renderers.page import svg
-from shoestring.answers.report import classes, curves
+from shoestring.answers.document import (
+    Cell,
+    Column,
+    Element,
+    Histogram,
+    Image,
+    Paragraph,
+    Row,
+    Section,
+    Table,
+)
+from shoestring.answers.report import classes
 from shoestring.answers.report.run import Run
 from shoestring.answers.values import UNKNOWN, count, lookup, metric_text, numbers, words
 from shoestring.base.reading import number, read_bytes
@@ -16,7 +23,7 @@ from shoestring.training.monitor.events import Event
 from shoestring.training.session.directory import RunDirectory
 from shoestring.training.session.own_files import IMAGE_NAME
 
-Example: TypeAlias = tuple[dict[str, Any], list[Content]]
+Example: TypeAlias = tuple[dict[str, Any], list[Image]]
 """The row of an example, and its images."""
 
 _MOST_IMAGE_BYTES = 1_000_000
@@ -24,25 +31,25 @@ _MOST_ROWS = 100
 _GROUPS = {"best": "Best", "worst": "Worst", "random": "Random"}
 
 
-def evidence(run: Run) -> Markup:
-    """Render the evidence of the last evaluation of the test part, or else of the best epoch."""
+def evidence(run: Run) -> Iterator[Element]:
+    """Yield the evidence of the last evaluation of the test part, or else of the best epoch."""
     event = _event(run)
     content = lookup(event, "evidence")
     if event is None or not isinstance(content, dict):
-        return EMPTY
-    rendered = [
-        classes.figures(lookup(content, "confusion_matrix")),
-        _histograms(lookup(content, "histograms")),
-        _examples(run, event, _rows(content, "examples")),
-        _samples(_rows(content, "samples")),
+        return
+    parts: list[Element] = [
+        *classes.figures(lookup(content, "confusion_matrix")),
+        *_histograms(lookup(content, "histograms")),
+        *_examples(run, event, _rows(content, "examples")),
+        *_samples(_rows(content, "samples")),
     ]
-    if not any(rendered):
-        return EMPTY
+    if not parts:
+        return
     if event["part"] == "test":
         description = "On the test data, which has no influence on the training."
     else:
         description = f"On the validation data, after update {count(event.get('update'))}, the best so far."
-    return join([element("h2", "Evaluation in detail"), element("p", description, class_="muted"), *rendered])
+    yield Section("Evaluation in detail", [Paragraph(description, "faint"), *parts])
 
 
 def _event(run: Run) -> Event | None:
@@ -57,81 +64,77 @@ def _rows(content: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     return [row for row in rows if isinstance(row, dict)][:_MOST_ROWS] if isinstance(rows, list) else []
 
 
-def _histograms(histograms: object) -> Markup:
+def _histograms(histograms: object) -> Iterator[Element]:
     if not isinstance(histograms, dict):
-        return EMPTY
-    drawings = [_histogram(str(name), histogram) for name, histogram in histograms.items()]
-    return element("div", drawings, class_="figures") if any(drawings) else EMPTY
+        return
+    drawings = [drawing for name, content in histograms.items() if (drawing := _histogram(str(name), content))]
+    if drawings:
+        yield Row(drawings)
 
 
-def _histogram(name: str, histogram: object) -> Markup:
+def _histogram(name: str, histogram: object) -> Histogram | None:
     edges, counts = (_numbers(lookup(histogram, key)) for key in ("edges", "counts"))
     if not counts or len(edges) != len(counts) + 1:
-        return EMPTY
+        return None
     title = words(name)
+    return Histogram(
+        title=title,
+        caption=f"Of {count(sum(counts))} samples",
+        label=f"Histogram of {title}",
+        edges=edges,
+        counts=counts,
+        x=title,
+        y="samples",
+    )
 
-    def paint(axes: Any) -> None:
-        widths = [high - low or 1 for low, high in pairwise(edges)]
-        axes.bar(edges[:-1], counts, width=widths, align="edge", color=svg.BLUE, edgecolor=svg.CARD, linewidth=0.8)
-        axes.set_xlabel(title[:60])
-        axes.set_ylabel("samples")
 
-    drawing = svg.draw(f"Histogram of {title}", paint, width=curves.HALF[0], height=curves.HALF[1])
-    caption = element("figcaption", element("b", title), element("span", f"Of {count(sum(counts))} samples"))
-    return element("figure", caption, drawing)
-
-
-def _examples(run: Run, event: Event, rows: Sequence[dict[str, Any]]) -> Markup:
+def _examples(run: Run, event: Event, rows: Sequence[dict[str, Any]]) -> Iterator[Element]:
     if not rows:
-        return EMPTY
+        return
     folder = RunDirectory(run.path).illustrations(str(event["part"]), int(event.get("update", 0)))
     headings = list(dict.fromkeys(name for row in rows for name in _mapping(row, "texts")))
-    render = partial(_table, headings) if headings else _gallery
-    return join([element("h3", "Examples"), render([(row, _pictures(folder, row)) for row in rows])])
+    examples = [(row, _pictures(folder, row)) for row in rows]
+    content = [_table(headings, examples)] if headings else _gallery(examples)
+    yield Section("Examples", content)
 
 
-def _table(headings: Sequence[str], examples: Sequence[Example]) -> Markup:
-    """Render texts, with a row for each example and a column for each heading."""
-    lines = [
+def _table(headings: Sequence[str], examples: Sequence[Example]) -> Table:
+    """Return texts, with a row for each example and a column for each heading."""
+    columns = [Column(name, is_prose=True) for name in ("example", *map(words, headings))]
+    rows: list[list[Cell]] = [
         [
-            [element("b", _title(row)), element("div", pictures, class_="pictures")],
+            Section("", [Paragraph(_title(row), "strong"), Row(pictures)]),
             *(str(_mapping(row, "texts").get(name, UNKNOWN)) for name in headings),
             _scores(row),
         ]
         for row, pictures in examples
     ]
-    return element("div", table(["example", *map(words, headings), "scores"], lines), class_="texts")
+    return Table([*columns, Column("scores")], rows)
 
 
-def _gallery(examples: Sequence[Example]) -> Markup:
-    """Render the images of each example in a line."""
-    sections = [
-        element(
-            "section",
-            element("h4", _title(row)),
-            element("p", _scores(row), class_="muted"),
-            element("div", pictures, class_="pictures"),
-        )
+def _gallery(examples: Sequence[Example]) -> list[Element]:
+    """Return the images of each example in a line."""
+    return [
+        Section(_title(row), [Paragraph(_scores(row), "faint"), Row(pictures)])
         for row, pictures in examples
         if pictures
     ]
-    return element("div", sections, class_="examples")
 
 
-def _samples(rows: Sequence[dict[str, Any]]) -> Markup:
+def _samples(rows: Sequence[dict[str, Any]]) -> Iterator[Element]:
     names = list(dict.fromkeys(name for row in rows for name in numbers(row.get("scores"))))
     if not names:
-        return EMPTY
+        return
+    columns = [Column("sample"), *(Column(words(name), is_numeric=True) for name in names)]
     lines = [[_name(row), *(metric_text(numbers(row.get("scores")).get(name)) for name in names)] for row in rows]
-    head = ["sample", *map(words, names)]
     title = f"Single samples, the worst first ({count(len(rows))})"
-    return element("details", element("summary", title), table(head, lines, numeric=range(1, len(head))))
+    yield Section(title, [Table(columns, lines)], is_folded=True)
 
 
-def _pictures(folder: Path, row: dict[str, Any]) -> list[Content]:
+def _pictures(folder: Path, row: dict[str, Any]) -> list[Image]:
     """Return the images of an example that are in the run's directory."""
     files = row.get("images")
-    pictures: list[Content] = []
+    pictures: list[Image] = []
     for file in files if isinstance(files, list) else []:
         name, caption = str(lookup(file, "file")), str(lookup(file, "caption"))
         if not IMAGE_NAME.fullmatch(name):
@@ -140,7 +143,7 @@ def _pictures(folder: Path, row: dict[str, Any]) -> list[Content]:
             content = read_bytes(folder / name, follow=False, max_bytes=_MOST_IMAGE_BYTES)
         except (OSError, ValueError):
             continue
-        pictures.append(element("figure", image(content, f"{caption}: {_title(row)}"), element("figcaption", caption)))
+        pictures.append(Image(content, f"{caption}: {_title(row)}", caption))
     return pictures
 
 

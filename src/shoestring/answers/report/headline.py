@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
+from shoestring.answers.document import Command, Element, Paragraph, key_figure
 from shoestring.answers.metrics import is_qualifier
-from shoestring.answers.renderers.markup import Markup, element
 from shoestring.answers.report.run import Run
 from shoestring.answers.values import (
     UNKNOWN,
@@ -22,15 +22,13 @@ from shoestring.base.units import plural
 from shoestring.training.session.ledger import SessionRecord
 
 
-def headline(run: Run, session_records: list[SessionRecord]) -> Markup:
-    """Render the title, the status and the cards."""
-    title = element("div", element("h1", run.name), element("span", run.status, class_=f"status {run.status}"))
-    return element(
-        "header", title, *_status(run, session_records), element("dl", *_cards(run, session_records), class_="cards")
-    )
+def headline(run: Run, session_records: list[SessionRecord]) -> Iterable[Element]:
+    """Yield the status, the next command and the key figures."""
+    yield from _status(run, session_records)
+    yield from _figures(run, session_records)
 
 
-def _status(run: Run, session_records: list[SessionRecord]) -> Iterable[Markup]:
+def _status(run: Run, session_records: list[SessionRecord]) -> Iterable[Element]:
     reason, command = (str(run.state.get(key) or "") for key in ("reason", "next"))
     reason_text = f": {reason}" if reason else ""
     last_event = timestamp(session_records[-1].end) if session_records else UNKNOWN
@@ -44,16 +42,13 @@ def _status(run: Run, session_records: list[SessionRecord]) -> Iterable[Markup]:
         ),
     }.get(run.status, ("The status of the run is unknown: state.json contains no valid status.", ""))
     if command and command_label:
-        yield element("p", f"{sentence} {command_label}", class_="reason")
-        yield element("pre", command)
+        yield Paragraph(f"{sentence} {command_label}")
+        yield Command(command)
     else:
-        yield element("p", sentence, class_="reason")
+        yield Paragraph(sentence)
 
 
-def _cards(run: Run, session_records: list[SessionRecord]) -> Iterable[Markup]:
-    def card(name: str, value: str, details: str) -> Markup:
-        return element("div", element("dt", name), element("dd", value, element("small", details)))
-
+def _figures(run: Run, session_records: list[SessionRecord]) -> Iterable[Element]:
     best = [event for event in run.events_of("evaluation") if event.get("best") is True]
     if best:
         metrics = numbers(best[-1].get("metrics"))
@@ -61,10 +56,10 @@ def _cards(run: Run, session_records: list[SessionRecord]) -> Iterable[Markup]:
         (name, value), *other_metrics = main_metrics.items() or [("", None)]
         details = [f"{words(name)} {metric_text(value)}" for name, value in other_metrics[:2]]
         details.append(f"at update {count(best[-1].get('update'))}")
-        yield card("Best on validation data", f"{words(name)} {metric_text(value)}", ", ".join(details))
+        yield key_figure("Best on validation data", f"{words(name)} {metric_text(value)}", ", ".join(details))
     epochs = [event.get("epoch") for event in run.events_of("progress")] or [None]
     total, update = run.state.get("total_updates"), run.state.get("update")
-    yield card(
+    yield key_figure(
         "Updates",
         f"{count(update)} of {count(total)}",
         f"{share(update, total)}, epoch {count(epochs[-1])}",
@@ -74,21 +69,21 @@ def _cards(run: Run, session_records: list[SessionRecord]) -> Iterable[Markup]:
         killed = f", {kills} of them killed" if kills else ""
         gpu_seconds = sum(session.gpu_seconds for session in session_records)
         gpu_text = f"; {duration(gpu_seconds)} with a GPU" if gpu_seconds else ""
-        yield card(
+        yield key_figure(
             "Time",
             duration(sum(session.seconds for session in session_records)),
             f"in {plural(len(session_records), 'session')}{killed}{gpu_text}",
         )
     if padded := _total_of(run, "padded_length"):
         length, seconds = _total_of(run, "length"), _total_of(run, "seconds")
-        yield card(
+        yield key_figure(
             "Tokens",
             f"{count(round(length / seconds)) if seconds else UNKNOWN} / s",
             f"{1 - length / padded:.0%} padding",
         )
     if run.measured_bytes:
         planned = lookup(run.plan, "plan", "memory", "peak_bytes")
-        yield card("Peak memory", size(run.measured_bytes), f"planned {size(planned)}")
+        yield key_figure("Peak memory", size(run.measured_bytes), f"planned {size(planned)}")
 
 
 def _total_of(run: Run, key: str) -> float:

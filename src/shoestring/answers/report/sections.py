@@ -1,9 +1,22 @@
-"""The sections of the page: training curves, sessions, time by cause, the plan, remarks and sources."""
+"""The sections of the report: training curves, sessions, time by cause, the plan, remarks and sources."""
 
+from collections.abc import Iterator
 from statistics import median
 
+from shoestring.answers.document import (
+    Cell,
+    Column,
+    Inline,
+    Items,
+    Labels,
+    Paragraph,
+    Row,
+    Section,
+    Span,
+    Status,
+    Table,
+)
 from shoestring.answers.event_text import describe
-from shoestring.answers.renderers.markup import EMPTY, Content, Markup, element, facts, join, table
 from shoestring.answers.report import bars, curves
 from shoestring.answers.report.run import Run
 from shoestring.answers.values import UNKNOWN, count, duration, label, lookup, share, size, timestamp, value_text, words
@@ -14,35 +27,40 @@ from shoestring.training.monitor.time_breakdown import advice, bottleneck, compu
 from shoestring.training.session.ledger import SessionRecord
 
 _METRIC_FIGURES = 8
+_SESSION_COLUMNS = (
+    Column("session"),
+    Column("start"),
+    Column("device"),
+    Column("processes", is_numeric=True),
+    Column("updates", is_numeric=True),
+    Column("time", is_numeric=True),
+    Column("saving", is_numeric=True),
+    Column("evaluating", is_numeric=True),
+    Column("waiting for data", is_numeric=True),
+    Column("end"),
+)
 
 
-def training(run: Run) -> Markup:
-    """Render the curves of the loss, the metrics and the resources."""
+def training(run: Run) -> Section:
+    """Return the curves of the loss, the metrics and the resources."""
     if not run.events_of("progress") and not run.events_of("evaluation"):
-        return join([element("h2", "Training"), element("p", "No progress has been recorded yet.", class_="muted")])
-    names, rewards = curves.metric_names(run), curves.reward_names(run)
+        return Section("Training", [Paragraph("No progress has been recorded yet.", "faint")])
     narrow = [
-        *[figure(words(name), "On validation data", curves.metric(run, name)) for name in names[:_METRIC_FIGURES]],
-        *[figure(words(name), "As logged in training", curves.reward(run, name)) for name in rewards[:_METRIC_FIGURES]],
-        figure("Throughput", "Training only, without saving and evaluating", curves.throughput(run)),
-        figure("Memory", "Reserved GPU memory, or resident memory on a CPU", curves.memory(run)),
-        figure("Learning rate", "", curves.learning_rate(run)),
-        figure("Gradient norm", "Before clipping", curves.gradient_norm(run)),
+        *(curves.metric(run, name) for name in curves.metric_names(run)[:_METRIC_FIGURES]),
+        *(curves.reward(run, name) for name in curves.reward_names(run)[:_METRIC_FIGURES]),
+        curves.throughput(run),
+        curves.memory(run),
+        curves.learning_rate(run),
+        curves.gradient_norm(run),
     ]
-    return join(
-        [
-            element("h2", "Training"),
-            figure("Loss", "Shaded: minimum to maximum. Dotted: session start.", curves.loss(run), class_="wide"),
-            element("div", narrow, class_="figures"),
-        ]
-    )
+    return Section("Training", [curves.loss(run), Row(narrow)])
 
 
-def history(session_records: list[SessionRecord]) -> Markup:
-    """Render the sessions as a timeline and as a table."""
+def history(session_records: list[SessionRecord]) -> Iterator[Section]:
+    """Yield the sessions as a timeline and as a table."""
     if not session_records:
-        return EMPTY
-    rows = [
+        return
+    rows: list[list[Cell]] = [
         [
             str(session.number),
             timestamp(session.start),
@@ -57,53 +75,35 @@ def history(session_records: list[SessionRecord]) -> Markup:
         ]
         for session in session_records
     ]
-    head = [
-        "session",
-        "start",
-        "device",
-        "processes",
-        "updates",
-        "time",
-        "saving",
-        "evaluating",
-        "waiting for data",
-        "end",
-    ]
-    return join(
-        [
-            element("h2", "Sessions"),
-            figure("Timeline", "Numbers identify the sessions.", bars.timeline(session_records), class_="wide"),
-            table(head, rows, numeric=(3, 4, 5, 6, 7, 8)),
-        ]
-    )
+    yield Section("Sessions", [bars.timeline(session_records), Table(_SESSION_COLUMNS, rows)])
 
 
-def time_breakdown(run: Run) -> Markup:
-    """Render the time of all sessions by cause, and advice on the largest causes."""
+def time_breakdown(run: Run) -> Iterator[Section]:
+    """Yield the time of all sessions by cause, and advice on the largest causes."""
     breakdown = compute_breakdown(run.events)
     if not (largest := bottleneck(breakdown)):
-        return EMPTY
+        return
     rows = [[cause, duration(seconds), share(seconds, breakdown.total)] for cause, seconds in breakdown.items()]
     unmeasured = (
         ""
         if breakdown.launches is not None
         else " Arithmetic includes launches, which are measured on a GPU that trains for a second or more."
     )
-    return join(
+    columns = [Column("cause"), Column("time", is_numeric=True), Column("share", is_numeric=True)]
+    yield Section(
+        "Time by cause",
         [
-            element("h2", "Time by cause"),
-            element("p", f"The bottleneck of training was {largest}.{unmeasured}"),
-            table(["cause", "time", "share"], rows, numeric=(1, 2)),
-            element("h3", "Ways to speed up training"),
-            element("ul", [element("li", f"{cause}: {text}") for cause, text in advice(breakdown)]),
-        ]
+            Paragraph(f"The bottleneck of training was {largest}.{unmeasured}"),
+            Table(columns, rows),
+            Section("Ways to speed up training", [Items([f"{cause}: {text}" for cause, text in advice(breakdown)])]),
+        ],
     )
 
 
-def gpus(run: Run) -> Markup:
-    """Render the GPUs of the last session with several of them."""
+def gpus(run: Run) -> Iterator[Section]:
+    """Yield the GPUs of the last session with several of them."""
     if not (times := gpu_times(run.events)):
-        return EMPTY
+        return
     rows = [
         [
             str(rank),
@@ -114,46 +114,40 @@ def gpus(run: Run) -> Markup:
         ]
         for rank, gpu in enumerate(times)
     ]
-    head = ["GPU", "memory", "exchange", "waiting for other GPUs", "waiting for data"]
-    return join(
-        [
-            element("h2", "GPUs"),
-            element("p", describe_slowest(times)),
-            table(head, rows, numeric=(1, 2, 3, 4)),
-        ]
-    )
+    names = ("memory", "exchange", "waiting for other GPUs", "waiting for data")
+    columns = [Column("GPU"), *(Column(name, is_numeric=True) for name in names)]
+    yield Section("GPUs", [Paragraph(describe_slowest(times)), Table(columns, rows)])
 
 
-def plan(run: Run, session_records: list[SessionRecord]) -> Markup:
-    """Render the plan, its reasons, and its predictions beside the measurements."""
+def plan(run: Run, session_records: list[SessionRecord]) -> Section:
+    """Return the plan, its reasons, and its predictions beside the measurements."""
     plan_values = lookup(run.plan, "plan")
     if not isinstance(plan_values, dict):
-        return join([element("h2", "Plan"), element("p", "There is no plan in this run's directory.", class_="muted")])
+        return Section("Plan", [Paragraph("There is no plan in this run's directory.", "faint")])
     parameters = lookup(plan_values, "memory", "parameters", "total")
     target, verdict = (str(lookup(plan_values, key) or UNKNOWN) for key in ("target", "verdict"))
-    return join(
+    values = {
+        "Settings": lookup(plan_values, "settings"),
+        "Options": lookup(run.plan, "options"),
+        "Disk": lookup(plan_values, "disk"),
+    }
+    return Section(
+        "Plan",
         [
-            element("h2", "Plan"),
-            element("p", f"For {target}: {verdict}. Parameters: {count(parameters)}."),
-            figure("Planned memory", "At its peak, by part", bars.memory_parts(run), class_="wide"),
+            Paragraph(f"For {target}: {verdict}. Parameters: {count(parameters)}."),
+            bars.memory_parts(run),
             _planned_and_measured(run, session_records),
-            element(
-                "div",
-                _settings("Settings", lookup(plan_values, "settings")),
-                _settings("Options", lookup(run.plan, "options")),
-                _settings("Disk", lookup(plan_values, "disk")),
-                class_="columns",
-            ),
-            _list("Reasons", lookup(plan_values, "reasons")),
-            _list("Alternatives", lookup(plan_values, "alternatives")),
-        ]
+            Row([Section(title, [_labels(part)]) for title, part in values.items() if part and isinstance(part, dict)]),
+            *_list("Reasons", lookup(plan_values, "reasons")),
+            *_list("Alternatives", lookup(plan_values, "alternatives")),
+        ],
     )
 
 
-def remarks(run: Run) -> Markup:
-    """Render notes, out-of-memory events, damaged checkpoints, and files that cannot be read."""
-    lines: list[Content] = [
-        [element("span", f"{timestamp(event['time'])}, session {event['session']}: ", class_="muted"), describe(event)]
+def remarks(run: Run) -> Iterator[Section]:
+    """Yield notes, out-of-memory events, damaged checkpoints, and files that cannot be read."""
+    lines: list[Inline] = [
+        [Span(f"{timestamp(event['time'])}, session {event['session']}: ", "faint"), describe(event)]
         for event in run.events
         if event["event"] in ("note", "oom", "damaged")
     ]
@@ -162,24 +156,20 @@ def remarks(run: Run) -> Markup:
             f"{plural(skipped, 'optimizer step')} skipped on fp16 overflow and repeated with a lower loss scale"
         )
     lines += run.problems
-    if not lines:
-        return EMPTY
-    return join([element("h2", "Remarks"), element("ul", [element("li", line) for line in lines])])
+    if lines:
+        yield Section("Remarks", [Items(lines)])
 
 
-def colophon(run: Run) -> Markup:
-    """Render the sources of the numbers and the versions of the last session."""
+def colophon(run: Run) -> str:
+    """Return the sources of the numbers and the versions of the last session."""
     versions = [lookup(event, "versions") for event in run.events_of("session")]
     newest = value_text("versions", versions[-1]) if versions and versions[-1] else UNKNOWN
     last_event = timestamp(run.events[-1]["time"]) if run.events else UNKNOWN
     events = plural(len(run.events), "event")
-    return element(
-        "footer",
-        f"Sources: plan.json, state.json and {events} (last: {last_event}). Versions of the last session: {newest}.",
-    )
+    return f"Sources: plan.json, state.json and {events} (last: {last_event}). Versions of the last session: {newest}."
 
 
-def _planned_and_measured(run: Run, session_records: list[SessionRecord]) -> Markup:
+def _planned_and_measured(run: Run, session_records: list[SessionRecord]) -> Table:
     time, memory = lookup(run.plan, "plan", "time"), lookup(run.plan, "plan", "memory")
     update_seconds = [
         seconds / updates
@@ -202,7 +192,7 @@ def _planned_and_measured(run: Run, session_records: list[SessionRecord]) -> Mar
             ["peak memory, predicted before a probe", *_expected(predicted, *peak), size(run.measured_bytes)],
             ["one update, predicted before a probe", *_expected(predicted, *update), per_update],
         ]
-    return table(["", "planned", "range", "measured"], rows, numeric=(1, 2, 3))
+    return Table([Column(), *(Column(name, is_numeric=True) for name in ("planned", "range", "measured"))], rows)
 
 
 def _expected_run(run: Run) -> tuple[str, str]:
@@ -221,35 +211,20 @@ def _expected(values: object, likely: str, low: str, high: str) -> tuple[str, st
     return UNKNOWN if predicted is None else value_text(likely, predicted), " to ".join(limits) or UNKNOWN
 
 
-def figure(title: str, caption: str, drawing: Markup, *, class_: str = "") -> Markup:
-    if not drawing:
-        return EMPTY
-    text = element("figcaption", element("b", title[:1].upper() + title[1:]), element("span", caption))
-    return element("figure", text, drawing, class_=class_)
-
-
-def _settings(title: str, values: object) -> Markup:
-    if not isinstance(values, dict) or not values:
-        return EMPTY
-    pairs = [
-        (words(name), UNKNOWN) if value is None else (label(name), value_text(name, value))
-        for name, value in values.items()
-    ]
-    return element("section", element("h3", title), facts(pairs))
-
-
-def _list(title: str, values: object) -> Markup:
-    if not isinstance(values, list) or not values:
-        return EMPTY
-    return join([element("h3", title), element("ul", [element("li", value_text("", value)) for value in values])])
-
-
-def _ending(session: SessionRecord) -> Markup:
-    repeated = f"; {plural(session.redone_updates, 'update')} repeated" if session.redone_updates else ""
-    return join(
+def _labels(values: dict[str, object]) -> Labels:
+    return Labels(
         [
-            element("span", session.ended, class_=f"ending {session.ended}"),
-            f": {session.reason}" if session.reason else "",
-            repeated,
+            (words(name), UNKNOWN) if value is None else (label(name), value_text(name, value))
+            for name, value in values.items()
         ]
     )
+
+
+def _list(title: str, values: object) -> Iterator[Section]:
+    if isinstance(values, list) and values:
+        yield Section(title, [Items([value_text("", value) for value in values])])
+
+
+def _ending(session: SessionRecord) -> Inline:
+    repeated = f"; {plural(session.redone_updates, 'update')} repeated" if session.redone_updates else ""
+    return [Status(session.ended), f": {session.reason}" if session.reason else "", repeated]

@@ -97,7 +97,7 @@ def _loss(view: View) -> Iterator[Element]:
         x="update",
         y="loss",
         series=[
-            Series(name="training", points=points, color="blue"),
+            Series(name="training", points=points, color="blue", latest=view.loss),
             Series(name="validation", points=validation, color="orange", has_dots=True),
         ],
         end=last_update,

@@ -24,6 +24,7 @@ from shoestring.answers.document import (
     Series,
     Span,
     Status,
+    Swatch,
     Table,
     figures,
     metric_tables,
@@ -93,6 +94,9 @@ def _inline(content: Inline) -> Content:
         return content
     if isinstance(content, LineBreak):
         return Markup("<br>")
+    if isinstance(content, Swatch):
+        style = f"display:inline-block;width:9px;height:9px;border-radius:2px;background:{_COLORS[content.color]}"
+        return [element("span", style=style), " "]
     if isinstance(content, Status):
         return layout.pill(content.word)
     if isinstance(content, Span):
@@ -295,7 +299,7 @@ def _legend(series: Sequence[Series]) -> Iterator[Content]:
         mark = "\N{BLACK CIRCLE} " if curve.has_dots else "\N{BOX DRAWINGS HEAVY HORIZONTAL} "
         yield [
             element("span", mark, style=f"color:{_COLORS[curve.color]}"),
-            f"{curve.name} {_number(curve.points[-1].y)}",
+            f"{curve.name} {_number(curve.points[-1].y if curve.latest is None else curve.latest)}",
         ]
 
 

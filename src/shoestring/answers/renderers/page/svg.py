@@ -4,12 +4,15 @@ import io
 import re
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shoestring.answers.renderers.markup import Markup, element
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+Paint: TypeAlias = Callable[["Axes"], None]
+"""Paints on axes."""
 
 # The palette of Okabe and Ito, which is distinguishable with any kind of color vision
 # (https://jfly.uni-koeln.de/color/), and four tones of the page. In the page, each color is replaced by the CSS custom
@@ -74,7 +77,7 @@ _STYLE = {
 }
 
 
-def draw(label: str, paint: Callable[["Axes"], None], *, width: float, height: float) -> Markup:
+def draw(label: str, paint: Paint, *, width: float, height: float) -> Markup:
     """Return the drawing of `paint` on axes of `width` by `height` points as SVG with the accessible name `label`.
 
     Equal drawings give equal text, byte for byte.

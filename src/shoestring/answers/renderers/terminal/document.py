@@ -23,6 +23,7 @@ from shoestring.answers.document import (
     Series,
     Span,
     Status,
+    Swatch,
 )
 from shoestring.answers.renderers.terminal.blocks import chart, sparkline
 from shoestring.answers.renderers.terminal.console import SafeConsole
@@ -41,6 +42,16 @@ _TONES = {
     "good": "bold green",
     "caution": "bold yellow",
     "bad": "bold red",
+}
+_COLORS = {
+    "blue": "blue",
+    "orange": "yellow",
+    "green": "green",
+    "vermillion": "red",
+    "purple": "magenta",
+    "sky": "cyan",
+    "yellow": "bright_yellow",
+    "muted": "dim",
 }
 _STATUSES = {
     "pass": ("✓ ", "green"),
@@ -98,6 +109,8 @@ def _append(result: Text, content: Inline) -> None:
         result.append(_STATUSES.get(content.word, ("", ""))[0] + one_line(content.word), status_style(content.word))
     elif isinstance(content, LineBreak):
         result.append("\n")
+    elif isinstance(content, Swatch):
+        result.append("■ ", _COLORS[content.color])
     else:
         for part in content:
             _append(result, part)
@@ -307,7 +320,10 @@ class _LineChart:
         legend = Text(f"{one_line(self._chart.y)[:_CHART_LABELS]:{_CHART_LABELS}} ", style="dim")
         for curve in series:
             mark, style = ("●", "red") if curve.has_dots else ("▅", "cyan")
-            legend.append(f"{mark} {one_line(curve.name)} {curve.points[-1].y:.4g}   ", style)
+            legend.append(
+                f"{mark} {one_line(curve.name)} {curve.points[-1].y if curve.latest is None else curve.latest:.4g}   ",
+                style,
+            )
         yield legend
         bars = next((curve for curve in series if not curve.has_dots), series[0])
         dots = {

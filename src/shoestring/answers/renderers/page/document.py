@@ -1,0 +1,233 @@
+"""A document as a page."""
+
+from collections.abc import Callable, Sequence
+from functools import singledispatch
+from itertools import groupby
+
+from shoestring.answers import document as elements
+from shoestring.answers.document import (
+    Bar,
+    Code,
+    Command,
+    Document,
+    Drawing,
+    Element,
+    Fact,
+    Inline,
+    Items,
+    Labels,
+    LineBreak,
+    Paragraph,
+    Section,
+    Span,
+    Status,
+    Swatch,
+    Table,
+    figures,
+    metric_tables,
+)
+from shoestring.answers.renderers.markup import EMPTY, Content, Markup, element, facts, image, join, table
+from shoestring.answers.renderers.notebook import drawing
+from shoestring.answers.renderers.page import charts
+from shoestring.answers.renderers.page.output import html
+
+_CLASSES = {"faint": "muted", "good": "verdict", "bad": "verdict no", "caution": "verdict no", "note": "muted"}
+_TONES = {"good": "color: var(--green)", "caution": "color: var(--orange)", "bad": "color: var(--vermillion)"}
+_TEXTS = (Paragraph, Labels, Items, Command, Code)
+"""Elements that stand beside the title of a fact."""
+_DRAWINGS: dict[type, Callable[..., Markup]] = {
+    elements.LineChart: charts.line_chart,
+    elements.Breakdown: charts.breakdown,
+    elements.BarChart: charts.bar_chart,
+    elements.Histogram: charts.histogram,
+    elements.Matrix: charts.matrix,
+    elements.Timeline: charts.timeline,
+}
+
+
+def render(document: Document, *, refresh_seconds: int | None = None) -> Markup:
+    """Return a document as a file, which the browser loads again every `refresh_seconds`."""
+    title = f"{document.title}: {document.status}" if document.status else document.title
+    return html(title, element("main", _parts(document)), refresh_seconds=refresh_seconds)
+
+
+def _parts(document: Document) -> Content:
+    """Return the heading with what is before the first section, the key figures as cards, and the rest."""
+    first = next((index for index, item in enumerate(document.content) if isinstance(item, Section)), None)
+    before, after = document.content[:first], document.content[first:] if first is not None else ()
+    status = [element("span", document.status, class_=f"status {document.status}")] if document.status else []
+    cards = [
+        element(
+            "div", element("dt", _title(figure.name)), element("dd", figure.value, element("small", figure.details))
+        )
+        for figure in figures(document.content)
+    ]
+    header = element(
+        "header",
+        element("div", element("h1", document.title), *status),
+        element("p", document.subtitle, class_="muted") if document.subtitle else EMPTY,
+        _content(before, 2),
+        element("dl", *cards, class_="cards") if cards else EMPTY,
+    )
+    footer = element("footer", _inline(document.footer)) if document.footer else EMPTY
+    return [header, _content(after, 2), footer]
+
+
+def _content(content: Sequence[Element], level: int) -> list[Content]:
+    """Return elements below a heading of a level; facts with texts that follow each other are one list."""
+    rendered: list[Content] = []
+    for is_row, group in groupby(content, key=_is_row):
+        if is_row:
+            pairs = [(_title(fact.title), _content(fact.content, level)) for fact in group if isinstance(fact, Fact)]
+            rendered.append(facts((name, texts) for name, texts in pairs if any(texts)))
+        else:
+            rendered += [element_html(item, level) for item in group]
+    return [item for item in rendered if item]
+
+
+def _is_row(item: Element) -> bool:
+    return isinstance(item, Fact) and not item.is_folded and all(isinstance(part, _TEXTS) for part in item.content)
+
+
+def _title(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _inline(content: Inline) -> Content:
+    if isinstance(content, str):
+        return content
+    if isinstance(content, LineBreak):
+        return Markup("<br>")
+    if isinstance(content, Swatch):
+        return element("i", class_="swatch", style=f"background: var(--{content.color})")
+    if isinstance(content, Status):
+        return element("span", content.word, class_=f"ending {content.word}")
+    if isinstance(content, Span):
+        if content.tone == "faint":
+            return element("span", content.text, class_="muted")
+        style = {"style": _TONES[content.tone]} if content.tone in _TONES else {}
+        return element("b", content.text, **style) if content.tone not in ("", "note") else content.text
+    return [_inline(part) for part in content]
+
+
+@singledispatch
+def element_html(item: object, level: int) -> Markup:
+    """Return an element, or what is in the cell of a table, as HTML; empty if nothing of it is shown."""
+    raise NotImplementedError(f"a page does not know {type(item).__name__}")
+
+
+@element_html.register(str)
+@element_html.register(Span)
+@element_html.register(Status)
+@element_html.register(LineBreak)
+@element_html.register(Swatch)
+@element_html.register(list)
+@element_html.register(tuple)
+def _text(content: Inline, level: int) -> Markup:  # noqa: ARG001  (as all of them)
+    return join(_inline(content))
+
+
+@element_html.register
+def _document(document: Document, level: int) -> Markup:  # noqa: ARG001
+    return join(_parts(document))
+
+
+@element_html.register
+def _section(section: Section, level: int) -> Markup:
+    content = _content(section.content, level + 1)
+    if not content:
+        return EMPTY
+    if section.is_folded:
+        return element("details", element("summary", _title(section.title)), content)
+    return join([element(f"h{level}", _title(section.title)) if section.title else EMPTY, content])
+
+
+@element_html.register
+def _paragraph(paragraph: Paragraph, level: int) -> Markup:  # noqa: ARG001
+    if paragraph.figure or not paragraph.text:
+        return EMPTY
+    class_ = _CLASSES.get(paragraph.tone, "")
+    text = element("b", _inline(paragraph.text)) if paragraph.tone == "strong" else _inline(paragraph.text)
+    return element("p", text, class_=class_) if class_ else element("p", text)
+
+
+@element_html.register
+def _command(command: Command, level: int) -> Markup:  # noqa: ARG001
+    purpose = element("p", _title(command.purpose)) if command.purpose else EMPTY
+    return join([purpose, element("pre", command.text)])
+
+
+@element_html.register
+def _code(code: Code, level: int) -> Markup:  # noqa: ARG001
+    lines = element("pre", code.text)
+    return element("details", element("summary", _title(code.title)), lines) if code.title else lines
+
+
+@element_html.register
+def _items(items: Items, level: int) -> Markup:  # noqa: ARG001
+    return element("ul", [element("li", _inline(text)) for text in items.texts])
+
+
+@element_html.register
+def _labels(labels: Labels, level: int) -> Markup:  # noqa: ARG001
+    remark = element("p", labels.remark, class_="muted") if labels.remark else EMPTY
+    return join([facts((name.replace("_", " "), value) for name, value in labels.pairs), remark])
+
+
+@element_html.register
+def _bar(bar: Bar, level: int) -> Markup:  # noqa: ARG001
+    total = sum(bar.shares)
+    parts = [element("i", style=f"width: {100 * share / max(1.0, total):.2f}%") for share in bar.shares]
+    return element("span", parts, class_=f"bar {bar.status}" if total <= 1 else "bar failed")
+
+
+@element_html.register
+def _sparkline(curve: elements.Sparkline, level: int) -> Markup:  # noqa: ARG001
+    return drawing.sparkline(curve.values, "var(--blue)")
+
+
+@element_html.register
+def _image(picture: elements.Image, level: int) -> Markup:  # noqa: ARG001
+    caption = element("figcaption", picture.caption) if picture.caption else EMPTY
+    return element("figure", image(picture.content, picture.description), caption)
+
+
+@element_html.register
+def _row(row: elements.Row, level: int) -> Markup:
+    if all(isinstance(item, Section) for item in row.content):
+        content = [element("section", part) for part in _content(row.content, level)]
+        return element("div", content, class_="columns") if content else EMPTY
+    content = [part for item in row.content if (part := element_html(item, level))]
+    is_pictures = all(isinstance(item, elements.Image) for item in row.content)
+    return element("div", content, class_="pictures" if is_pictures else "figures") if content else EMPTY
+
+
+@element_html.register
+def _table(content: Table, level: int) -> Markup:
+    head = [_inline(column.name) for column in content.columns] if content.has_head else []
+    classes = ["number" if column.is_numeric else "prose" if column.is_prose else "" for column in content.columns]
+
+    def rows(of_folded: bool) -> Markup:
+        chosen = [row for index, row in enumerate(content.rows) if (index in content.folded) is of_folded]
+        return (
+            table(head, [[element_html(cell, level) for cell in row] for row in chosen], classes) if chosen else EMPTY
+        )
+
+    if not content.folded:
+        return rows(False)
+    title = f"{content.folded_title} ({len(content.folded)})"
+    return join([rows(False), element("details", element("summary", title), rows(True))])
+
+
+@element_html.register
+def _metrics(metrics: elements.Metrics, level: int) -> Markup:
+    return join([element_html(item, level) for item in metric_tables(metrics)])
+
+
+@element_html.register
+def _drawing(item: Drawing, level: int) -> Markup:  # noqa: ARG001
+    drawn = _DRAWINGS[type(item)](item)
+    if not drawn:
+        return EMPTY
+    caption = element("figcaption", element("b", _title(item.title)), element("span", item.caption))
+    return element("figure", caption, drawn, class_="wide" if item.is_wide else "")
