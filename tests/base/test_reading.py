@@ -44,7 +44,7 @@ EXCEPTIONS = {
     ("recipes/chart/synthetic.py", "open"): f"{PACKAGE}, or a chart that was drawn in memory",
     ("recipes/chart/guide_rewards.py", "loads"): "JSON in a completion, whose numbers stay text as in the guide's code",
     ("recipes/finetune/gguf/vocabulary.py", "loads"): "JSON that the tokenizer in memory has made",
-    ("answers/renderers/page/output.py", "read_text"): "the style sheet of this package",
+    ("answers/renderers/page/frame.py", "read_text"): "the style sheet of this package",
     ("training/checkpoint/files.py", "open"): "writing, and directories, whose entries are synced",
     ("training/checkpoint/mapped.py", "safe_open"): "maps the file, whose kind is checked before",
     ("training/checkpoint/foreign.py", "load"): "maps the file, whose kind is checked before, with weights_only",

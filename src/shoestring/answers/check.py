@@ -1,20 +1,26 @@
 """The findings of a check, failures highlighted."""
 
-from shoestring.answers.document import GAP, Code, Column, Document, Element, LineBreak, Paragraph, Span, Status, Table
+from shoestring.answers.document import (
+    GAP,
+    Code,
+    Column,
+    Document,
+    Element,
+    Inline,
+    LineBreak,
+    Paragraph,
+    Span,
+    Status,
+    Table,
+)
+from shoestring.runs.check.finding import Finding
 from shoestring.runs.check.preflight import CheckResult
 
 
 def document(result: CheckResult) -> Document:
     """Return every finding with its hint, and a summary."""
     subject = f"{result.recipe} on {result.target}" if result.recipe else result.target
-    rows = [
-        (
-            Status(finding.status),
-            finding.name,
-            [finding.message, *([LineBreak(), Span(finding.hint, "faint")] if finding.hint else [])],
-        )
-        for finding in result.findings
-    ]
+    rows = [(Status(finding.status), finding.name, _message(finding)) for finding in result.findings]
     passed = [index for index, finding in enumerate(result.findings) if finding.status == "pass"]
     preview: list[Element] = [Code(result.preview, "a sample of the data"), GAP] if result.preview else []
     return Document(
@@ -27,6 +33,10 @@ def document(result: CheckResult) -> Document:
             _summary(result),
         ],
     )
+
+
+def _message(finding: Finding) -> Inline:
+    return [finding.message, LineBreak(), Span(finding.hint, "faint")] if finding.hint else finding.message
 
 
 def _summary(result: CheckResult) -> Paragraph:

@@ -5,7 +5,7 @@ added to a document appears wherever the answer is shown. Texts may come from fi
 may be keys, whose underscores become spaces where a reader does not type them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -366,49 +366,7 @@ def is_steep(heights: Sequence[float]) -> bool:
     return min(heights) > 0 and max(heights) > 50 * min(heights)
 
 
-def figures(content: Sequence[Element]) -> Iterator[KeyFigure]:
-    """Yield the key figures of the paragraphs in `content`, but not those of documents in it."""
-    for element in content:
-        match element:
-            case Paragraph(figure=KeyFigure() as figure):
-                yield figure
-            case Section(content=inner):
-                yield from figures(inner)
-
-
 def key_figure(name: str, value: str, details: str = "") -> Paragraph:
     """Return a key figure for which no sentence is needed."""
     text = f"{name}: {value}" + (f" ({details})" if details else "")
     return Paragraph(text, figure=KeyFigure(name, value, details))
-
-
-def metric_tables(metrics: Metrics) -> Iterator[Element]:
-    """Yield metrics as a table with a row for each and a column for each part, and what was compared below it.
-
-    The baselines are those of the last part.
-    """
-    parts = [{metric.name: metric for metric in part.metrics} for part in metrics.parts]
-    names = list(dict.fromkeys(name for part in parts for name in part))
-    if names:
-        last = parts[-1]
-        has_baseline = any(metric.baseline for metric in last.values())
-        head = ["metric", *(part.name for part in metrics.parts)]
-        head += [f"most frequent class ({metrics.parts[-1].name})"] if has_baseline else []
-        rows: list[list[Cell]] = []
-        for name in names:
-            values: list[Cell] = [part[name].text if name in part else "–" for part in parts]
-            baseline = [(last[name].baseline if name in last else "") or "–"] if has_baseline else []
-            rows.append([name.replace("_", " "), *values, *baseline])
-        yield Table([Column(name, is_numeric=index > 0) for index, name in enumerate(head)], rows)
-    for part in metrics.parts:
-        if part.compared:
-            yield Section(f"Compared on {part.name} data", [_compared(part.compared)])
-
-
-def _compared(compared: Sequence[tuple[str, Sequence[Metric]]]) -> Table:
-    rows = [(title, {metric.name: metric.text for metric in metrics}) for title, metrics in compared]
-    names = list(dict.fromkeys(name for _, values in rows for name in values))
-    return Table(
-        [Column(), *(Column(name.replace("_", " "), is_numeric=True) for name in names)],
-        [[title.replace("_", " "), *(values.get(name, "–") for name in names)] for title, values in rows],
-    )

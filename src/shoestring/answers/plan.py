@@ -113,7 +113,12 @@ def _sentence(plan: Plan, full: str) -> Inline:
     """
     device = plan.target.device
     place = f"{plan.target.name} ({device.title}, {bytes_text(device.memory_bytes)}; {model_text(plan.facts)})"
-    beginning = [Span(plan.recipe, "strong"), " ", Status("fits" if plan.fits else plan.verdict), f" on {place}"]
+    beginning: list[Inline] = [
+        Span(plan.recipe, "strong"),
+        " ",
+        Status("fits" if plan.fits else plan.verdict),
+        f" on {place}",
+    ]
     if plan.fits:
         reason = _duration(plan)
         is_here = plan.target.name in PROBED or is_sent(plan.target)  # `kaggle start` is typed here

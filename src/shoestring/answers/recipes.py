@@ -45,7 +45,7 @@ def options(recipe: Mapping[str, Any]) -> Document:
         {"name": field.name, "default": field.default, "help": field.help, "expected": field.expected()}
         for field in config.fields(Settings).values()
     ]
-    groups = {
+    groups: dict[str, Sequence[Mapping[str, Any]]] = {
         "Options to start with": first,
         "Options of the model and its training": own,
         "Options that save memory and change the training result": memory,

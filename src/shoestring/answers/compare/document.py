@@ -6,8 +6,8 @@ from pathlib import Path
 from shoestring.answers.compare import curves, tables
 from shoestring.answers.compare.compared import ComparedRun, read_runs
 from shoestring.answers.document import Document, Element, Items, Paragraph, Row, Section
+from shoestring.answers.page_file import require_output, write_page
 from shoestring.answers.renderers.page.document import render
-from shoestring.answers.renderers.page.output import require_output, write_page
 from shoestring.answers.values import words
 from shoestring.base.units import plural
 
@@ -18,7 +18,7 @@ def write(paths: Sequence[Path], file: Path) -> Path:
     """Write the comparison of the runs in the directories `paths` to `file`, and return it.
 
     Raises UsageError when one of them is not the directory of a run or is given twice, or when `file` must not be
-    written (`renderers/page/output.py`).
+    written (`answers/page_file.py`).
     """
     runs = read_runs(paths)
     require_output(file, paths)

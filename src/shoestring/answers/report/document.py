@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from shoestring.answers.document import Document
+from shoestring.answers.page_file import require_output, write_page
 from shoestring.answers.renderers.page.document import render
-from shoestring.answers.renderers.page.output import require_output, write_page
 from shoestring.answers.report import sections
 from shoestring.answers.report.answers import answers
 from shoestring.answers.report.evidence import evidence
@@ -19,7 +19,7 @@ def write(path: Path, out: Path | None = None) -> Path:
     """Write the report of the run in the directory `path` to the file `out`, by default to `report.html` in it.
 
     Returns the path of the page. The same files give the same page. Raises UsageError when `path` is not the directory
-    of a run, or when `out` must not be written (`renderers/page/output.py`).
+    of a run, or when `out` must not be written (`answers/page_file.py`).
     """
     file, page = out or RunDirectory(path).report_file, render(document(read(path)))
     if out:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from shoestring.answers.page_file import require_output, write_page
 from shoestring.answers.renderers.page.document import render
-from shoestring.answers.renderers.page.output import require_output, write_page
 from shoestring.answers.report.document import document
 from shoestring.answers.report.run import read
 from shoestring.answers.watch.view import View

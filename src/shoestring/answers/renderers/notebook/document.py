@@ -3,18 +3,15 @@
 import math
 from collections.abc import Iterator, Sequence
 from functools import singledispatch
-from itertools import groupby, pairwise
 
 from shoestring.answers import document as elements
 from shoestring.answers.document import (
     Bar,
     Cell,
     Code,
-    Column,
     Command,
     Document,
     Element,
-    Fact,
     Inline,
     Items,
     Labels,
@@ -26,13 +23,13 @@ from shoestring.answers.document import (
     Status,
     Swatch,
     Table,
-    figures,
-    metric_tables,
 )
+from shoestring.answers.renderers import structure, tables
 from shoestring.answers.renderers.markup import EMPTY, Content, Markup, element, image, join
 from shoestring.answers.renderers.notebook import drawing, layout
 from shoestring.answers.renderers.notebook.layout import BLUE, FAINT, GRAY, GREEN, ORANGE, RED, STATUS_COLORS
-from shoestring.base.units import bytes_text, count_text, seconds_text
+from shoestring.answers.renderers.structure import title
+from shoestring.base.units import bytes_text, count_text
 
 _COLORS = {
     "blue": BLUE,
@@ -44,49 +41,35 @@ _COLORS = {
     "yellow": "#b5a020",
     "muted": GRAY,
 }
+_TONES = {"faint": FAINT, "good": f"color:{GREEN}", "caution": f"color:{ORANGE}", "bad": f"color:{RED}"}
 _PART_COLORS = (BLUE, ORANGE, GREEN, "#cc79a7", "#56b4e9", "#d55e00", "#8f6ed5", "#b5a020", "#5f9ea0")
 _SMALL = 0.35
 """Below this share of the capacity the parts are drawn once more in full width."""
 _MOST_CLASSES = 12
 """More do not fit beside each other."""
-_TEXTS = (Paragraph, Labels, Items, Command, Code)
-"""Elements that stand beside the title of a fact."""
 
 
 def render(document: Document) -> Markup:
     """Return a document as HTML: its heading, the key figures as tiles, and its content."""
-    first = next((index for index, item in enumerate(document.content) if isinstance(item, Section)), None)
-    before, after = document.content[:first], document.content[first:] if first is not None else ()
+    before, after = structure.split(document)
+    figures = structure.key_figures(document.content)
     return layout.box(
         document.title,
         document.status,
         document.subtitle,
         _content(before),
-        layout.tiles((figure.name, figure.value, figure.details) for figure in figures(document.content)),
+        layout.tiles((figure.name, figure.value, figure.details) for figure in figures),
         _content(after),
-        layout.lines([_inline(document.footer)]) if document.footer else EMPTY,
+        element("div", _inline(document.footer), style=FAINT) if document.footer else EMPTY,
     )
 
 
 def _content(content: Sequence[Element]) -> list[Content]:
-    """Return elements, of which facts with texts that follow each other are rows of one table."""
     rendered: list[Content] = []
-    for is_row, group in groupby(content, key=_is_row):
-        if is_row:
-            facts = [(fact.title, _content(fact.content)) for fact in group if isinstance(fact, Fact)]
-            rows = [(element("span", _title(title), style=FAINT), texts) for title, texts in facts if any(texts)]
-            rendered.append(layout.table(rows))
-        else:
-            rendered += map(element_html, group)
+    for facts, others in structure.groups(content):
+        texts = [(element("span", title(fact.title), style=FAINT), _content(fact.content)) for fact in facts]
+        rendered += [layout.table([row for row in texts if row[1]]), *map(element_html, others)]
     return [item for item in rendered if item]
-
-
-def _is_row(item: Element) -> bool:
-    return isinstance(item, Fact) and not item.is_folded and all(isinstance(part, _TEXTS) for part in item.content)
-
-
-def _title(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _inline(content: Inline) -> Content:
@@ -95,16 +78,15 @@ def _inline(content: Inline) -> Content:
     if isinstance(content, LineBreak):
         return Markup("<br>")
     if isinstance(content, Swatch):
-        style = f"display:inline-block;width:9px;height:9px;border-radius:2px;background:{_COLORS[content.color]}"
-        return [element("span", style=style), " "]
+        square = f"display:inline-block;width:9px;height:9px;border-radius:2px;background:{_COLORS[content.color]}"
+        return [element("span", style=square), " "]
     if isinstance(content, Status):
         return layout.pill(content.word)
     if isinstance(content, Span):
-        style = {"faint": FAINT, "good": f"color:{GREEN}", "caution": f"color:{ORANGE}", "bad": f"color:{RED}"}
+        style = {"style": _TONES[content.tone]} if content.tone in _TONES else {}
         if content.tone in ("", "note"):
             return content.text
-        tag = "span" if content.tone == "faint" else "b"
-        return element(tag, content.text, **({"style": style[content.tone]} if content.tone in style else {}))
+        return element("span" if content.tone == "faint" else "b", content.text, **style)
     return [_inline(part) for part in content]
 
 
@@ -132,10 +114,10 @@ def _section(section: Section) -> Markup:
     if not content:
         return EMPTY
     if not section.is_folded:
-        return layout.section(_title(section.title), *content) if section.title else join(content)
+        return layout.section(title(section.title), *content) if section.title else join(content)
     lists = [item for item in section.content if isinstance(item, Items)]
     count = f" ({len(lists[0].texts)})" if len(lists) == len(section.content) == 1 else ""
-    return layout.fold(_title(section.title) + count, content)
+    return layout.fold(title(section.title) + count, content)
 
 
 @element_html.register
@@ -149,13 +131,13 @@ def _paragraph(paragraph: Paragraph) -> Markup:
 
 @element_html.register
 def _command(command: Command) -> Markup:
-    purpose = element("div", _title(command.purpose), style="margin-top:6px") if command.purpose else EMPTY
+    purpose = element("div", title(command.purpose), style="margin-top:6px") if command.purpose else EMPTY
     return join([purpose, layout.code(command.text)])
 
 
 @element_html.register
 def _code(code: Code) -> Markup:
-    return layout.fold(_title(code.title), layout.code(code.text)) if code.title else layout.code(code.text)
+    return layout.fold(title(code.title), layout.code(code.text)) if code.title else layout.code(code.text)
 
 
 @element_html.register
@@ -211,7 +193,7 @@ def _table(table: Table) -> Markup:
 
 @element_html.register
 def _metrics(metrics: elements.Metrics) -> Markup:
-    return join(map(element_html, metric_tables(metrics)))
+    return join(map(element_html, tables.metric_tables(metrics)))
 
 
 @element_html.register
@@ -308,23 +290,8 @@ def _number(value: float) -> str:
 
 
 @element_html.register
-def _bar_chart(bars: elements.BarChart) -> Markup:
-    columns = [Column(), *(Column(name, is_numeric=True) for name, _, _ in bars.series)]
-    rows = [
-        [category, *(f"{values[place]:.0%}" for _, _, values in bars.series)]
-        for place, category in enumerate(bars.categories)
-    ]
-    return join([_caption(bars), element_html(Table(columns, rows))])
-
-
-@element_html.register
-def _histogram(histogram: elements.Histogram) -> Markup:
-    largest = max(histogram.counts, default=0) or 1
-    rows = [
-        (f"{low:.4g} to {high:.4g}", f"{count:,.0f}", Bar([count / largest]))
-        for (low, high), count in zip(pairwise(histogram.edges), histogram.counts, strict=True)
-    ]
-    return join([_caption(histogram), element_html(Table([Column(), Column(is_numeric=True), Column()], rows))])
+def _drawing(item: elements.Drawing) -> Markup:
+    return join([_caption(item), element_html(tables.table(item))])
 
 
 @element_html.register
@@ -349,25 +316,7 @@ def _shaded(row: Sequence[float]) -> list[Markup]:
     ]
 
 
-@element_html.register
-def _timeline(timeline: elements.Timeline) -> Markup:
-    if not timeline.intervals:
-        return EMPTY
-    start, end = timeline.intervals[0].start, max(interval.end for interval in timeline.intervals)
-    whole, last = max(1.0, end - start), start
-    parts = []
-    for interval in timeline.intervals:
-        parts.append(("transparent", max(0.0, interval.start - last) / whole))
-        parts.append((STATUS_COLORS.get(interval.status, GRAY), max(0.0, interval.end - interval.start) / whole))
-        last = interval.end
-    names = [
-        (STATUS_COLORS.get(interval.status, GRAY), f"{interval.name} {seconds_text(interval.end - interval.start)}", "")
-        for interval in timeline.intervals
-    ]
-    return join([_caption(timeline), drawing.bar(parts, height=16, least="0"), layout.legend(names)])
-
-
 def _caption(item: elements.Drawing) -> Markup:
     if not item.title:
         return EMPTY
-    return element("div", element("b", _title(item.title)), " ", element("span", item.caption, style=FAINT))
+    return element("div", element("b", title(item.title)), " ", element("span", item.caption, style=FAINT))

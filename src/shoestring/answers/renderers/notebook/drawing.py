@@ -66,28 +66,6 @@ def curves(lines: Iterable[tuple[Sequence[tuple[float, float]], str, bool]]) -> 
     return _svg(shapes, 200, 180)
 
 
-def curve(
-    values: Sequence[float], dots: Iterable[tuple[float, float]], bounds: tuple[float, float], colors: tuple[str, str]
-) -> Markup:
-    """Return equally spaced `values` as a line and (share of the width, value) as dots, between the `bounds`."""
-    low, high = bounds
-    scale = 190 / ((high - low) or 1.0)
-
-    def y(value: float) -> float:
-        return 195 - (value - low) * scale
-
-    step = 1000 / len(values)
-    points = " ".join(f"{step * (index + 1):.1f},{y(value):.1f}" for index, value in enumerate(values))
-    lines = [
-        element("path", d=f"M0 {height}H1000", stroke=_GRID, stroke_width="1", **_STROKE) for height in (5, 100, 195)
-    ]
-    lines.append(
-        element("polyline", points=points, stroke=colors[0], stroke_width="2", stroke_linejoin="round", **_STROKE)
-    )
-    lines += [dot(1000 * share, y(value), colors[1], 8) for share, value in dots]
-    return _svg(lines, 200, 180)
-
-
 def sparkline(values: Sequence[float], color: str) -> Markup:
     """Return equally spaced values as a small line beside text."""
     if len(values) < 2:

@@ -141,21 +141,10 @@ def table(rows: Sequence[Sequence[Content]], head: Sequence[Content] = (), numer
     return element("div", lines, style="overflow-x:auto")
 
 
-def folded(title: str, lines: Sequence[Content], *, is_open: bool = False) -> Markup:
-    """Return a list below its title and its length, folded; nothing without lines."""
-    if not lines:
-        return EMPTY
-    items = [element("li", line, style="margin:1px 0") for line in lines]
-    return fold(
-        f"{title} ({len(lines)})", element("ul", items, style="margin:4px 0;padding-left:20px"), is_open=is_open
-    )
-
-
-def fold(title: str, content: Content, *, is_open: bool = False) -> Markup:
+def fold(title: str, content: Content) -> Markup:
     """Return content that the title shows and hides."""
     summary = element("summary", title, style="cursor:pointer;font-size:13px")
-    state = {"open": "open"} if is_open else {}
-    return element("details", summary, content, style="margin:3px 0;font-size:13px;overflow-wrap:anywhere", **state)
+    return element("details", summary, content, style="margin:3px 0;font-size:13px;overflow-wrap:anywhere")
 
 
 def lines(texts: Iterable[str], *, style: str = FAINT) -> Markup:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from functools import singledispatch
-from itertools import groupby
 
 from shoestring.answers import document as elements
 from shoestring.answers.document import (
@@ -12,7 +11,6 @@ from shoestring.answers.document import (
     Document,
     Drawing,
     Element,
-    Fact,
     Inline,
     Items,
     Labels,
@@ -23,18 +21,16 @@ from shoestring.answers.document import (
     Status,
     Swatch,
     Table,
-    figures,
-    metric_tables,
 )
+from shoestring.answers.renderers import structure, tables
 from shoestring.answers.renderers.markup import EMPTY, Content, Markup, element, facts, image, join, table
 from shoestring.answers.renderers.notebook import drawing
 from shoestring.answers.renderers.page import charts
-from shoestring.answers.renderers.page.output import html
+from shoestring.answers.renderers.page.frame import html
+from shoestring.answers.renderers.structure import title
 
 _CLASSES = {"faint": "muted", "good": "verdict", "bad": "verdict no", "caution": "verdict no", "note": "muted"}
 _TONES = {"good": "color: var(--green)", "caution": "color: var(--orange)", "bad": "color: var(--vermillion)"}
-_TEXTS = (Paragraph, Labels, Items, Command, Code)
-"""Elements that stand beside the title of a fact."""
 _DRAWINGS: dict[type, Callable[..., Markup]] = {
     elements.LineChart: charts.line_chart,
     elements.Breakdown: charts.breakdown,
@@ -47,20 +43,17 @@ _DRAWINGS: dict[type, Callable[..., Markup]] = {
 
 def render(document: Document, *, refresh_seconds: int | None = None) -> Markup:
     """Return a document as a file, which the browser loads again every `refresh_seconds`."""
-    title = f"{document.title}: {document.status}" if document.status else document.title
-    return html(title, element("main", _parts(document)), refresh_seconds=refresh_seconds)
+    name = f"{document.title}: {document.status}" if document.status else document.title
+    return html(name, element("main", _parts(document)), refresh_seconds=refresh_seconds)
 
 
 def _parts(document: Document) -> Content:
     """Return the heading with what is before the first section, the key figures as cards, and the rest."""
-    first = next((index for index, item in enumerate(document.content) if isinstance(item, Section)), None)
-    before, after = document.content[:first], document.content[first:] if first is not None else ()
+    before, after = structure.split(document)
     status = [element("span", document.status, class_=f"status {document.status}")] if document.status else []
     cards = [
-        element(
-            "div", element("dt", _title(figure.name)), element("dd", figure.value, element("small", figure.details))
-        )
-        for figure in figures(document.content)
+        element("div", element("dt", title(item.name)), element("dd", item.value, element("small", item.details)))
+        for item in structure.key_figures(document.content)
     ]
     header = element(
         "header",
@@ -74,23 +67,13 @@ def _parts(document: Document) -> Content:
 
 
 def _content(content: Sequence[Element], level: int) -> list[Content]:
-    """Return elements below a heading of a level; facts with texts that follow each other are one list."""
+    """Return elements below a heading of a level."""
     rendered: list[Content] = []
-    for is_row, group in groupby(content, key=_is_row):
-        if is_row:
-            pairs = [(_title(fact.title), _content(fact.content, level)) for fact in group if isinstance(fact, Fact)]
-            rendered.append(facts((name, texts) for name, texts in pairs if any(texts)))
-        else:
-            rendered += [element_html(item, level) for item in group]
+    for rows, others in structure.groups(content):
+        texts = [(title(fact.title), _content(fact.content, level)) for fact in rows]
+        pairs = [pair for pair in texts if pair[1]]
+        rendered += [facts(pairs) if pairs else EMPTY, *(element_html(item, level) for item in others)]
     return [item for item in rendered if item]
-
-
-def _is_row(item: Element) -> bool:
-    return isinstance(item, Fact) and not item.is_folded and all(isinstance(part, _TEXTS) for part in item.content)
-
-
-def _title(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _inline(content: Inline) -> Content:
@@ -138,8 +121,8 @@ def _section(section: Section, level: int) -> Markup:
     if not content:
         return EMPTY
     if section.is_folded:
-        return element("details", element("summary", _title(section.title)), content)
-    return join([element(f"h{level}", _title(section.title)) if section.title else EMPTY, content])
+        return element("details", element("summary", title(section.title)), content)
+    return join([element(f"h{level}", title(section.title)) if section.title else EMPTY, content])
 
 
 @element_html.register
@@ -153,14 +136,14 @@ def _paragraph(paragraph: Paragraph, level: int) -> Markup:  # noqa: ARG001
 
 @element_html.register
 def _command(command: Command, level: int) -> Markup:  # noqa: ARG001
-    purpose = element("p", _title(command.purpose)) if command.purpose else EMPTY
+    purpose = element("p", title(command.purpose)) if command.purpose else EMPTY
     return join([purpose, element("pre", command.text)])
 
 
 @element_html.register
 def _code(code: Code, level: int) -> Markup:  # noqa: ARG001
     lines = element("pre", code.text)
-    return element("details", element("summary", _title(code.title)), lines) if code.title else lines
+    return element("details", element("summary", title(code.title)), lines) if code.title else lines
 
 
 @element_html.register
@@ -215,13 +198,13 @@ def _table(content: Table, level: int) -> Markup:
 
     if not content.folded:
         return rows(False)
-    title = f"{content.folded_title} ({len(content.folded)})"
-    return join([rows(False), element("details", element("summary", title), rows(True))])
+    summary = f"{content.folded_title} ({len(content.folded)})"
+    return join([rows(False), element("details", element("summary", summary), rows(True))])
 
 
 @element_html.register
 def _metrics(metrics: elements.Metrics, level: int) -> Markup:
-    return join([element_html(item, level) for item in metric_tables(metrics)])
+    return join([element_html(item, level) for item in tables.metric_tables(metrics)])
 
 
 @element_html.register
@@ -229,5 +212,5 @@ def _drawing(item: Drawing, level: int) -> Markup:  # noqa: ARG001
     drawn = _DRAWINGS[type(item)](item)
     if not drawn:
         return EMPTY
-    caption = element("figcaption", element("b", _title(item.title)), element("span", item.caption))
+    caption = element("figcaption", element("b", title(item.title)), element("span", item.caption))
     return element("figure", caption, drawn, class_="wide" if item.is_wide else "")

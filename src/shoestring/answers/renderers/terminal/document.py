@@ -1,10 +1,9 @@
 """A document in a terminal."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from functools import singledispatch
 from io import StringIO
-from itertools import groupby, pairwise
+from itertools import groupby
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
@@ -25,10 +24,10 @@ from shoestring.answers.document import (
     Status,
     Swatch,
 )
+from shoestring.answers.renderers import tables
 from shoestring.answers.renderers.terminal.blocks import chart, sparkline
 from shoestring.answers.renderers.terminal.console import SafeConsole
 from shoestring.base.streams import message_text, one_line, printable
-from shoestring.base.units import bytes_text, count_text, seconds_text
 
 WIDTH = 100
 """Columns of a text that is not printed on a terminal."""
@@ -131,13 +130,17 @@ def _lines(content: Iterable[Element]) -> Iterator[RenderableType]:
     visible = (element for element in content if not (isinstance(element, Section) and element.is_extra))
     for is_fact, group in groupby(visible, key=lambda element: isinstance(element, Fact)):
         if is_fact:
-            rows = _grid()
-            for fact in group:
-                rows.add_row(one_line(fact.title), Group(*map(_in_cell, fact.content)))
-            yield rows
+            yield _facts([fact for fact in group if isinstance(fact, Fact)])
         else:
             for element in group:
                 yield from _block(element)
+
+
+def _facts(facts: Sequence[Fact]) -> Table:
+    rows = _grid()
+    for fact in facts:
+        rows.add_row(one_line(fact.title), Group(*map(_in_cell, fact.content)))
+    return rows
 
 
 def _block(element: Element) -> Iterator[RenderableType]:
@@ -255,8 +258,8 @@ def _table_of(columns: Sequence[Column], table: elements.Table, indices: Sequenc
         return rows
     rows = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        overflow = "ellipsis" if column.can_wrap and column.name else "crop"
-        rows.add_column(text(column.name), no_wrap=not column.can_wrap, overflow=overflow)
+        is_cropped = not column.can_wrap or not column.name
+        rows.add_column(text(column.name), no_wrap=not column.can_wrap, overflow="crop" if is_cropped else "ellipsis")
     for row in table.rows:
         cells = [element_text(row[index]) for index in indices]
         for cell in cells:
@@ -300,9 +303,7 @@ def _summary(metrics: Sequence[elements.Metric]) -> str:
 
 @element_text.register
 def _breakdown(breakdown: elements.Breakdown) -> RenderableType:
-    largest = max((part.bytes for part in breakdown.parts), default=0) or 1
-    rows = [(part.name, bytes_text(part.bytes), elements.Bar([part.bytes / largest])) for part in breakdown.parts]
-    return _table(elements.Table([Column(), Column(is_numeric=True), Column()], rows))
+    return _table(tables.table(breakdown))
 
 
 class _LineChart:
@@ -361,48 +362,8 @@ def _line_chart(line_chart: elements.LineChart) -> RenderableType:
 
 
 @element_text.register
-def _bar_chart(bars: elements.BarChart) -> RenderableType:
-    rows: list[Sequence[Cell]] = [
-        (category if index == 0 else "", name, f"{values[place]:.0%}", elements.Bar([values[place]]))
-        for place, category in enumerate(bars.categories)
-        for index, (name, _, values) in enumerate(bars.series)
-    ]
-    table = elements.Table([Column(), Column(), Column(is_numeric=True), Column()], rows)
-    return Group(_title(bars), _table(table))
-
-
-@element_text.register
-def _histogram(histogram: elements.Histogram) -> RenderableType:
-    largest = max(histogram.counts, default=0) or 1
-    rows = [
-        (f"{low:.4g} to {high:.4g}", f"{count:,.0f}", elements.Bar([count / largest]))
-        for (low, high), count in zip(pairwise(histogram.edges), histogram.counts, strict=True)
-    ]
-    return Group(_title(histogram), _table(elements.Table([Column(), Column(is_numeric=True), Column()], rows)))
-
-
-@element_text.register
-def _matrix(matrix: elements.Matrix) -> RenderableType:
-    columns = [Column(f"{matrix.rows} → {matrix.columns}"), *map(Column, matrix.names)]
-    rows = [
-        [name, *(count_text(round(value)) for value in row)]
-        for name, row in zip(matrix.names, matrix.counts, strict=True)
-    ]
-    return Group(_title(matrix), _table(elements.Table(columns, rows)))
-
-
-@element_text.register
-def _timeline(timeline: elements.Timeline) -> RenderableType:
-    rows = [
-        (
-            interval.name,
-            datetime.fromtimestamp(interval.start, UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            seconds_text(interval.end - interval.start),
-            Status(interval.status),
-        )
-        for interval in timeline.intervals
-    ]
-    return Group(_title(timeline), _table(elements.Table([Column()] * 4, rows)))
+def _drawing(drawing: elements.Drawing) -> RenderableType:
+    return Group(_title(drawing), _table(tables.table(drawing)))
 
 
 def _title(drawing: elements.Drawing) -> RenderableType:

@@ -1,37 +1,14 @@
-"""A page as a file: one self-contained HTML document, and where it may be written."""
+"""A page as a file: where it may be written."""
 
 from collections.abc import Iterable
-from importlib.resources import files
 from pathlib import Path
 
-from shoestring.answers.renderers.markup import Markup, element, join
+from shoestring.answers.renderers.markup import Markup
+from shoestring.answers.renderers.page.frame import BEGINNING
 from shoestring.base.errors import UsageError
 from shoestring.base.reading import read_lines, reason
 from shoestring.base.system_errors import explaining
 from shoestring.training.checkpoint.files import replace
-
-_BEGINNING = "<!DOCTYPE html>\n"
-
-# The browser itself refuses to fetch resources and to run scripts.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-
-
-def html(title: str, body: Markup, *, refresh_seconds: int | None = None) -> Markup:
-    """Return the document with this `body`, which the browser loads again every `refresh_seconds`."""
-    style = files("shoestring.answers.renderers.page").joinpath("page.css").read_text(encoding="utf-8")
-    head = join(
-        [
-            Markup('<meta charset="utf-8">'),
-            Markup(f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'),
-            Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-            Markup(f'<meta http-equiv="refresh" content="{refresh_seconds}">' if refresh_seconds else ""),
-            Markup('<link rel="icon" href="data:,">'),
-            element("title", title),
-            element("style", Markup(style)),
-        ]
-    )
-    page = join([element("head", head), element("body", body)])
-    return join([Markup(_BEGINNING), element("html", page, lang="en")])
 
 
 def require_output(file: Path, runs: Iterable[Path]) -> None:
@@ -64,6 +41,6 @@ def write_page(file: Path, page: Markup, after: str) -> None:
 
 def _is_page(file: Path) -> bool:
     try:
-        return next(read_lines(file, follow=False), b"") == _BEGINNING.encode()
+        return next(read_lines(file, follow=False), b"") == BEGINNING.encode()
     except (OSError, ValueError) as error:
         raise UsageError(f"{file} cannot be replaced: {reason(error)}", hint="choose another path") from error
