@@ -18,8 +18,8 @@ from shoestring.answers.document import (
     Paragraph,
     Section,
     Span,
-    Status,
     Table,
+    Tone,
 )
 from shoestring.answers.wording import limit_text, model_text, settings_text
 from shoestring.base.settings import Settings
@@ -40,6 +40,7 @@ _LEAST_SHARE = 0.01
 """The share of the whole run from which on a part of it is shown."""
 _SUMMARY_NOTES = 4
 """Notes that the summary shows, of each as much as fits on a line, and as many changes."""
+_TONES: Mapping[str, Tone] = {"fits": "good", "fits with changes": "caution", "does not fit": "bad"}
 _MOST_WEEKS, _MOST_SESSIONS = 6, 60
 """More of them are counted and not drawn."""
 
@@ -116,7 +117,7 @@ def _sentence(plan: Plan, full: str) -> Inline:
     beginning: list[Inline] = [
         Span(plan.recipe, "strong"),
         " ",
-        Status("fits" if plan.fits else plan.verdict),
+        Span("fits" if plan.fits else "does not fit", _TONES[plan.verdict]),
         f" on {place}",
     ]
     if plan.fits:

@@ -64,7 +64,10 @@ ELEMENTS = {
     "an item": Items(["an item", [Span("another", "bad")]], is_clipped=True),
     "fp16": Labels([("micro_batch", "4"), ("", "fp16")], "a remark"),
     "cell": Table(
-        [Column("x"), Column("y", is_numeric=True)], [("cell", "1"), (Bar([2.0]), Sparkline([1, 2]))], [1], "f"
+        [Column("x"), Column("y", is_numeric=True)],
+        [(Section("", [Paragraph("cell")]), "1"), (Bar([2.0]), Sparkline([1, 2]))],
+        [1],
+        "f",
     ),
     "loss": Metrics([MetricsPart("test", [Metric("loss", "0.5", "0.7")], [("a_copy", [Metric("psnr", "30")])])]),
     "weights": Breakdown(title="b", parts=[Part("weights", 2**20, "trace")], low=1.0, high=2.0**21, capacity=2.0**22),

@@ -66,9 +66,9 @@ def render(document: Document) -> Markup:
 
 def _content(content: Sequence[Element]) -> list[Content]:
     rendered: list[Content] = []
-    for facts, others in structure.groups(content):
+    for facts, following in structure.groups(content):
         texts = [(element("span", title(fact.title), style=FAINT), _content(fact.content)) for fact in facts]
-        rendered += [layout.table([row for row in texts if row[1]]), *map(element_html, others)]
+        rendered += [layout.table([row for row in texts if row[1]]), *map(element_html, following)]
     return [item for item in rendered if item]
 
 
@@ -153,11 +153,11 @@ def _labels(labels: Labels) -> Markup:
 
 
 @element_html.register
-def _bar(bar: Bar) -> Markup:
+def _bar(bar: Bar, width: int = 200) -> Markup:
     total = sum(bar.shares)
     color = STATUS_COLORS.get(bar.status, BLUE if total <= 1 else RED)
     shares = [(color, share / max(1.0, total)) for share in bar.shares]
-    return element("div", drawing.bar(shares, height=12, least="3px"), style="min-width:200px;margin:4px 0")
+    return element("div", drawing.bar(shares, height=12, least="3px"), style=f"min-width:{width}px;margin:4px 0")
 
 
 @element_html.register
@@ -181,11 +181,16 @@ def _row(row: elements.Row) -> Markup:
 def _table(table: Table) -> Markup:
     cells: list[list[Cell]] = [list(row) for row in table.rows]
     head = [_inline(column.name) for column in table.columns] if table.has_head else []
+    width = 70 if head else 200
     numeric = [index for index, column in enumerate(table.columns) if column.is_numeric]
 
     def rows(of_folded: bool) -> Markup:
         chosen = [row for index, row in enumerate(cells) if (index in table.folded) is of_folded]
-        return layout.table([[element_html(cell) for cell in row] for row in chosen], head, numeric)
+        return layout.table(
+            [[_bar(cell, width) if isinstance(cell, Bar) else element_html(cell) for cell in row] for row in chosen],
+            head,
+            numeric,
+        )
 
     folded = layout.fold(f"{table.folded_title} ({len(table.folded)})", rows(True)) if table.folded else EMPTY
     return join([rows(False), folded])

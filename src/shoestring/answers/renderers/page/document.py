@@ -50,7 +50,7 @@ def render(document: Document, *, refresh_seconds: int | None = None) -> Markup:
 def _parts(document: Document) -> Content:
     """Return the heading with what is before the first section, the key figures as cards, and the rest."""
     before, after = structure.split(document)
-    status = [element("span", document.status, class_=f"status {document.status}")] if document.status else []
+    status = [element("span", document.status, class_=f"status {_class(document.status)}")] if document.status else []
     cards = [
         element("div", element("dt", title(item.name)), element("dd", item.value, element("small", item.details)))
         for item in structure.key_figures(document.content)
@@ -69,10 +69,11 @@ def _parts(document: Document) -> Content:
 def _content(content: Sequence[Element], level: int) -> list[Content]:
     """Return elements below a heading of a level."""
     rendered: list[Content] = []
-    for rows, others in structure.groups(content):
+    for rows, following in structure.groups(content):
         texts = [(title(fact.title), _content(fact.content, level)) for fact in rows]
         pairs = [pair for pair in texts if pair[1]]
-        rendered += [facts(pairs) if pairs else EMPTY, *(element_html(item, level) for item in others)]
+        rendered += [element("div", facts(pairs), class_="texts")] if pairs else []
+        rendered += [element_html(item, level) for item in following]
     return [item for item in rendered if item]
 
 
@@ -84,13 +85,17 @@ def _inline(content: Inline) -> Content:
     if isinstance(content, Swatch):
         return element("i", class_="swatch", style=f"background: var(--{content.color})")
     if isinstance(content, Status):
-        return element("span", content.word, class_=f"ending {content.word}")
+        return element("span", content.word, class_=f"ending {_class(content.word)}")
     if isinstance(content, Span):
         if content.tone == "faint":
             return element("span", content.text, class_="muted")
         style = {"style": _TONES[content.tone]} if content.tone in _TONES else {}
         return element("b", content.text, **style) if content.tone not in ("", "note") else content.text
     return [_inline(part) for part in content]
+
+
+def _class(status: str) -> str:
+    return status.replace(" ", "-")
 
 
 @singledispatch
@@ -161,7 +166,7 @@ def _labels(labels: Labels, level: int) -> Markup:  # noqa: ARG001
 def _bar(bar: Bar, level: int) -> Markup:  # noqa: ARG001
     total = sum(bar.shares)
     parts = [element("i", style=f"width: {100 * share / max(1.0, total):.2f}%") for share in bar.shares]
-    return element("span", parts, class_=f"bar {bar.status}" if total <= 1 else "bar failed")
+    return element("span", parts, class_=f"bar {_class(bar.status)}" if total <= 1 else "bar failed")
 
 
 @element_html.register

@@ -139,7 +139,7 @@ def _lines(content: Iterable[Element]) -> Iterator[RenderableType]:
 def _facts(facts: Sequence[Fact]) -> Table:
     rows = _grid()
     for fact in facts:
-        rows.add_row(one_line(fact.title), Group(*map(_in_cell, fact.content)))
+        rows.add_row(one_line(fact.title), Group(*map(element_text, fact.content)))
     return rows
 
 
@@ -153,10 +153,6 @@ def _block(element: Element) -> Iterator[RenderableType]:
         yield Text(f"  {one_line(element.text)}", style="bold", no_wrap=True, overflow="ignore")
     else:
         yield element_text(element)
-
-
-def _in_cell(element: Element) -> RenderableType:
-    return Group(*_block(element)) if isinstance(element, Section) else element_text(element)
 
 
 @singledispatch
@@ -177,6 +173,11 @@ def _inline(content: Inline) -> RenderableType:
 @element_text.register
 def _document(document: Document) -> RenderableType:
     return render(document)
+
+
+@element_text.register
+def _section(section: Section) -> RenderableType:
+    return Group(*(_lines(section.content) if not section.title else _block(section)))
 
 
 @element_text.register
