@@ -11,6 +11,8 @@ from shoestring.answers.document import (
     Command,
     Document,
     Element,
+    Fact,
+    KeyFigure,
     LineChart,
     Metrics,
     Paragraph,
@@ -26,6 +28,7 @@ from shoestring.answers.values import count, duration, size, words
 from shoestring.answers.watch import sentences
 from shoestring.answers.watch.sentences import number_text
 from shoestring.answers.watch.view import View
+from shoestring.base.units import parameters_text
 
 _COLUMNS, _SPARKS = 240, 60
 """Points of a curve."""
@@ -44,7 +47,8 @@ def document(view: View) -> Document:
         content=[
             *_status(view),
             Bar([progress], view.status),
-            *_figures(view, progress),
+            _position(view, progress),
+            *facts(view),
             *_loss(view),
             *_rewards(view),
             *([Section("metrics", [Metrics(measured)])] if measured else []),
@@ -62,21 +66,30 @@ def _status(view: View) -> Iterator[Element]:
         yield Command(view.next, "Run the cell that trains again to go on, or type in a terminal:")
 
 
-def _figures(view: View, progress: float) -> Iterator[Element]:
+def _position(view: View, progress: float) -> Element:
     epoch = f", epoch {count(view.epoch)}" if view.epoch is not None else ""
-    yield key_figure("update", f"{count(view.update)} of {count(view.total_updates)}", f"{progress:.1%}{epoch}")
-    if view.seconds_left:
-        yield key_figure("time left", duration(view.seconds_left), f"{sentences.time(view)} so far")
-    else:
-        yield key_figure("time", duration(view.seconds), sentences.time(view).partition(" in ")[2])
+    return key_figure("update", f"{count(view.update)} of {count(view.total_updates)}", f"{progress:.1%}{epoch}")
+
+
+def facts(view: View) -> Iterator[Fact]:
+    """Yield what a terminal shows in a line each, and a notebook as key figures."""
+    if {"total", "trainable"} <= view.parameters.keys():
+        yield Fact("model", [Paragraph(parameters_text(view.parameters["total"], view.parameters["trainable"]))])
     if view.samples_per_second is not None:
         planned = view.planned_update_seconds
         details = f"{duration(view.update_seconds)} an update"
         details += f", planned {duration(planned)}" if planned is not None else ""
-        yield key_figure("samples per second", number_text(view.samples_per_second), details)
+        figure = KeyFigure("samples per second", number_text(view.samples_per_second), details)
+        yield Fact("speed", [Paragraph(sentences.speed(view), figure=figure)])
+    time = sentences.time(view)
+    yield Fact("time", [Paragraph(time, figure=KeyFigure("time", *time.split(" in ", 1)))])
+    if view.seconds_left:
+        left = sentences.time_left(view)
+        yield Fact("left", [Paragraph(left, figure=KeyFigure("time left", *left.split(", ", 1)))])
     if view.peak_memory_bytes is not None:
-        planned_memory = sentences.planned_memory(view.planned_memory).removeprefix(" · ")
-        yield key_figure("peak memory", size(view.peak_memory_bytes), planned_memory)
+        peak, planned_memory = size(view.peak_memory_bytes), sentences.planned_memory(view.planned_memory)
+        figure = KeyFigure("peak memory", peak, planned_memory.removeprefix(" · "))
+        yield Fact("memory", [Paragraph(f"peak {peak}{planned_memory}", figure=figure)])
 
 
 def _loss(view: View) -> Iterator[Element]:

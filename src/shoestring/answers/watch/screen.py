@@ -9,21 +9,14 @@ from rich.text import Text
 
 from shoestring.answers.metrics import is_qualifier, with_error
 from shoestring.answers.renderers.terminal.blocks import chart, sparkline
-from shoestring.answers.values import count, size, words
+from shoestring.answers.renderers.terminal.document import element_text, status_style
+from shoestring.answers.values import count, words
 from shoestring.answers.watch import sentences
+from shoestring.answers.watch.document import facts
 from shoestring.answers.watch.sentences import number_text
 from shoestring.answers.watch.view import View
 from shoestring.base.streams import one_line
-from shoestring.base.units import parameters_text
 
-_STYLES = {
-    "running": "bold yellow",
-    "starting": "bold yellow",
-    "finished": "bold green",
-    "paused": "bold blue",
-    "failed": "bold red",
-    "killed": "bold red",
-}
 _HEIGHT, _LABELS, _WIDEST = 7, 10, 100
 _HISTORY = 5
 _MAX_METRICS = 5
@@ -44,7 +37,7 @@ class Screen:
 def _lines(view: View, width: int) -> Iterator[RenderableType]:
     title = Text(no_wrap=True, overflow="ellipsis")
     title.append(one_line(view.recipe), style="bold")
-    title.append(f"  {one_line(view.status)}", style=_STYLES.get(view.status, "bold"))
+    title.append(f"  {one_line(view.status)}", style=status_style(view.status))
     device = f" · session {count(view.session)} on {one_line(view.device)}" if view.session else ""
     title.append(f"{device} · {one_line(view.run)}")
     yield title
@@ -57,7 +50,11 @@ def _lines(view: View, width: int) -> Iterator[RenderableType]:
     table = Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True, width=_LABELS, overflow="ellipsis")
     table.add_column(no_wrap=True, overflow="ellipsis", max_width=width - _LABELS - 1)
-    for name, text in _facts(view, width):
+    for name, text in _rewards(view, width):
+        table.add_row(Text(name, style="dim"), Text(one_line(text)))
+    for fact in facts(view):
+        table.add_row(Text(fact.title, style="dim"), Group(*map(element_text, fact.content)))
+    for name, text in _metrics(view):
         table.add_row(Text(name, style="dim"), Text(one_line(text)))
     yield table
     for event in view.events[-_HISTORY:]:
@@ -104,19 +101,13 @@ def _loss(view: View, width: int) -> Iterator[RenderableType]:
     )
 
 
-def _facts(view: View, width: int) -> Iterator[tuple[str, str]]:
-    if {"total", "trainable"} <= view.parameters.keys():
-        yield "model", parameters_text(view.parameters["total"], view.parameters["trainable"])
+def _rewards(view: View, width: int) -> Iterator[tuple[str, str]]:
     for name in list(view.rewards)[:_MAX_REWARDS]:
         curve = view.reward_curves[name].columns(max(1, width - _LABELS - 16 - len(name)))
         yield "reward", f"{words(name)} {number_text(view.rewards[name])}  {sparkline(curve)}"
-    if speed := sentences.speed(view):
-        yield "speed", speed
-    yield "time", sentences.time(view)
-    if view.seconds_left:
-        yield "left", sentences.time_left(view)
-    if view.peak_memory_bytes is not None:
-        yield "memory", f"peak {size(view.peak_memory_bytes)}{sentences.planned_memory(view.planned_memory)}"
+
+
+def _metrics(view: View) -> Iterator[tuple[str, str]]:
     for part, metrics in view.metrics.items():
         names = [name for name in metrics if not is_qualifier(name)][:_MAX_METRICS]
         if names:
