@@ -16,8 +16,9 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
-from shoestring.answers.page import document
-from shoestring.answers.page.run import read as read_run
+from shoestring.answers.renderers.page.document import render
+from shoestring.answers.report import document
+from shoestring.answers.report.run import read as read_run
 from shoestring.base.errors import ShoestringError
 from shoestring.base.reading import read_bytes
 from shoestring.hardware.cpu_rates import read_cached
@@ -405,7 +406,7 @@ READERS = [
     Reader("events", write_run, "events.jsonl", read_events),
     Reader("lock", write_run, "lock", inspect_lock),
     *(
-        Reader(f"report of {file}", write_run, file, lambda run: document.render(read_run(run)), share=0.2)
+        Reader(f"report of {file}", write_run, file, lambda run: render(document.document(read_run(run))), share=0.2)
         for file in ("plan.json", "state.json", "events.jsonl")
     ),
     *(Reader(f"calibration with {file}", write_run, file, load_calibration) for file in ("plan.json", "events.jsonl")),

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from shoestring.answers.text import plain
+from shoestring.answers.renderers.terminal.document import plain
 from shoestring.base import streams
 from shoestring.base.streams import ReportStream, message_text, one_line, printable, write_messages
 

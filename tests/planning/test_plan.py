@@ -11,7 +11,8 @@ from rich.console import Console
 from torch import nn
 
 import shoestring
-from shoestring.answers.terminal import plan as terminal
+from shoestring.answers import plan as answer
+from shoestring.answers.renderers.terminal.document import render
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
 from shoestring.hardware import targets
@@ -102,7 +103,7 @@ def test_plan_has_the_notes_of_the_recipe():
     assert plan.json()["notes"] == ["the data are synthetic <zeros>"]
     assert "the data are synthetic &lt;zeros&gt;" in plan._repr_html_()
     console = Console(width=100, record=True, file=io.StringIO())
-    console.print(terminal.screen(plan))
+    console.print(render(answer.document(plan)))
     assert "the data are synthetic <zeros>" in console.export_text()
 
 

@@ -7,9 +7,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from shoestring.answers.document import Metric, MetricsPart
 from shoestring.answers.values import metric_text
 from shoestring.base.reading import number
-from shoestring.base.streams import one_line
 
 BASELINE, ERROR = "majority_", "_error"
 _SMALLER_IS_BETTER = ("loss", "error", "perplexity", "mae", "mse", "rmse")
@@ -39,13 +39,17 @@ def comparison(metrics: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {str(name): row for name, row in rows.items() if isinstance(row, Mapping)}
 
 
-def summary(metrics: Mapping[str, Any]) -> str:
-    """Format the numeric metrics in one line, each with its error and its baseline."""
-    texts = []
-    for name in metrics:
-        if number(metrics[name]) is None or is_qualifier(name):
-            continue
-        baseline = metrics.get(BASELINE + name)
-        comparison = "" if baseline is None else f" (most frequent class {metric_text(baseline)})"
-        texts.append(f"{one_line(name)} {with_error(metrics, name)}{comparison}")
-    return " · ".join(texts)
+def part(name: str, metrics: Mapping[str, Any], *, limit: int | None = None, with_texts: bool = False) -> MetricsPart:
+    """Return the metrics of one part of the data that are numbers, or texts, and what the run has compared on it."""
+    compared = [(title, _metrics(row, with_texts)) for title, row in comparison(metrics).items()]
+    return MetricsPart(name, _metrics(metrics, with_texts)[:limit], compared)
+
+
+def _metrics(metrics: Mapping[str, Any], with_texts: bool) -> list[Metric]:
+    return [
+        Metric(
+            name, with_error(metrics, name), metric_text(metrics[BASELINE + name]) if BASELINE + name in metrics else ""
+        )
+        for name, value in metrics.items()
+        if not is_qualifier(name) and (number(value) is not None or (with_texts and not isinstance(value, dict | list)))
+    ]

@@ -1,17 +1,67 @@
-"""Texts shared by the terminal and the notebook."""
+"""Texts and elements that several answers share."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from shoestring.answers.document import Breakdown, Fact, Inline, Items, KeyFigure, Labels, Paragraph, Part, Span
 from shoestring.base.settings import Settings
-from shoestring.base.units import bytes_text, parameters_text
+from shoestring.base.units import bytes_text, count_text, parameters_text
 from shoestring.hardware.catalog import Target
-from shoestring.planning.estimate.memory import Breakdown
+from shoestring.planning.estimate.memory import Breakdown as Memory
+from shoestring.planning.estimate.memory import MemoryPart
 from shoestring.planning.limits import Limit
 from shoestring.planning.trace.record import Facts
 
 
-def memory_text(memory: Breakdown) -> str:
+def heading(recipe: str, target: Target, facts: Facts) -> Inline:
+    """Return what is asked about, a recipe on a target, as a sentence."""
+    device = f"{target.device.title}, {bytes_text(target.device.memory_bytes)}"
+    return [Span(recipe, "strong"), " on ", Span(target.name, "strong"), f" ({device}) · {model_text(facts)}"]
+
+
+def settings(values: Mapping[str, Any], remark: str = "") -> Labels:
+    """Return microbatch and precision, and what else decides memory where it is not the default."""
+    pairs = notable_settings(values)
+    return Labels([("" if name == "precision" else name, str(value)) for name, value in pairs], remark)
+
+
+def settings_text(values: Mapping[str, Any]) -> str:
+    """Return the same as a text."""
+    return " · ".join(f"{name} {value}" if name else value for name, value in settings(values).pairs)
+
+
+def memory(memory: Memory, parts: Sequence[MemoryPart] | None = None, *, figure: KeyFigure | None = None) -> Fact:
+    """Return the predicted peak of the memory and its parts, by default all of them, the largest first."""
+    breakdown = Breakdown(
+        parts=[Part(part.name, part.bytes, part.source) for part in parts or largest_first(memory)],
+        low=memory.low_bytes,
+        high=memory.high_bytes,
+        capacity=memory.capacity_bytes,
+    )
+    return Fact("memory", [Paragraph(memory_text(memory), figure=figure), breakdown])
+
+
+def largest_first(memory: Memory) -> list[MemoryPart]:
+    """Return the parts of the memory, the largest first."""
+    return sorted(memory.parts, key=lambda part: -part.bytes)
+
+
+def notes(texts: Sequence[str]) -> list[Fact]:
+    """Return a fact with notes, if there are any."""
+    return [Fact("notes", [Items(texts)], is_folded=True)] if texts else []
+
+
+def note_lines(texts: Sequence[str]) -> list[Paragraph]:
+    """Return a line for each note."""
+    return [Paragraph(text, "note") for text in texts]
+
+
+def weights(update: int | None, path: str) -> str:
+    """Return the path of saved weights and the update that made them."""
+    return path if update is None else f"{path}, update {count_text(update)}"
+
+
+def memory_text(memory: Memory) -> str:
     """Describe the predicted peak, its range and the capacity, and whether the model fits before the first update."""
     loads = memory.loading_bytes <= memory.capacity_bytes
     return (

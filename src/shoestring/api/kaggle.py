@@ -44,7 +44,7 @@ def start(
     request = _request(locals())
     state = starting.start(request, on_event, on_plan)
     if state.status == "finished" and not (request.run / "report.html").exists():
-        from shoestring.answers.page.document import write
+        from shoestring.answers.report.document import write
 
         write(request.run, None)
     return following.describe(state, request.run)

@@ -60,7 +60,7 @@ def report(run: str | Path, *runs: str | Path, out: str | Path | None = None) ->
     Raises UsageError if a directory holds no run or is given twice, or if `out` exists and is not a page.
     """
     from shoestring.answers.compare.document import write as write_comparison
-    from shoestring.answers.page.document import write
+    from shoestring.answers.report.document import write
 
     file = checked_path(out) if out else None
     if not runs:

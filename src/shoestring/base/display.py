@@ -1,16 +1,12 @@
 """How answers such as a plan display themselves: as text by `print`, as HTML in a notebook.
 
-Answers are made in packages below `report` and cannot import it. They call the functions here; the modules of `report`
-in `RENDERERS` register a rendering for each class of answer, and are loaded at the first use.
+Answers are made in packages below `answers` and cannot import it; `answers/faces.py` is loaded at the first use.
 """
 
-from collections.abc import Callable
-from functools import singledispatch
 from importlib import import_module
 from typing import Any
 
-_NOTEBOOK = ("plan", "estimate", "comparison", "check", "outcome", "view")
-RENDERERS = ("shoestring.answers.text", *(f"shoestring.answers.notebook.{name}" for name in _NOTEBOOK))
+_FACES = "shoestring.answers.faces"
 
 
 class Displayed:
@@ -28,22 +24,11 @@ class Displayed:
         printer.text(text(self))
 
 
-@singledispatch
 def html(answer: object) -> str:
     """Render an answer as self-contained HTML. A notebook calls this through `_repr_html_`."""
-    return _rendering(html, answer)(answer)
+    return str(import_module(_FACES).html(answer))
 
 
-@singledispatch
 def text(answer: object) -> str:
     """Render an answer as plain text. `print` calls this through `__str__`."""
-    return _rendering(text, answer)(answer)
-
-
-def _rendering(form: Any, answer: object) -> Callable[[object], str]:
-    for module in RENDERERS:
-        import_module(module)
-    rendering: Callable[[object], str] = form.dispatch(type(answer))
-    if rendering is form.dispatch(object):
-        raise NotImplementedError(f"no rendering as {form.__name__} is registered for {type(answer).__name__}")
-    return rendering
+    return str(import_module(_FACES).text(answer))

@@ -42,14 +42,21 @@ def status_of(command: Callable[[], Any]) -> int:
     return status or 0
 
 
-def print_answer(facts: Any, as_json: bool, screen: Callable[[], Any]) -> None:
-    """Print the answer: its facts as JSON, or what `screen` returns."""
+def print_answer(facts: Any, as_json: bool, document: Callable[[], Any]) -> None:
+    """Print the answer: its facts as JSON, or what `document` returns, a document or several."""
     if as_json:
         print(json.dumps(facts, indent=1, allow_nan=False), file=streams.answer_stream())
         return
-    from shoestring.answers.terminal.console import SafeConsole
+    from shoestring.answers.document import Document
+    from shoestring.answers.renderers.terminal.console import SafeConsole
+    from shoestring.answers.renderers.terminal.document import render
 
-    SafeConsole(file=streams.answer_stream()).print(screen(), crop=False)  # commands stay on one line, however long
+    answer = document()
+    console = SafeConsole(file=streams.answer_stream())
+    for part in answer if isinstance(answer, list) else [answer]:
+        console.print(
+            render(part) if isinstance(part, Document) else part, crop=False
+        )  # commands stay on one line, however long
 
 
 def print_error(error: Exception, cause: BaseException | None = None) -> int:
@@ -78,7 +85,7 @@ def show_progress(text: str) -> Any:
 
     from rich.text import Text
 
-    from shoestring.answers.terminal.console import SafeConsole
+    from shoestring.answers.renderers.terminal.console import SafeConsole
 
     console = SafeConsole(stderr=True)
     return console.status(Text(f"{text} …")) if console.is_terminal else nullcontext()
@@ -92,7 +99,7 @@ def show_seconds_left(text: str) -> Iterator[Callable[[float], None]]:
     """
     from rich.text import Text
 
-    from shoestring.answers.terminal.console import SafeConsole
+    from shoestring.answers.renderers.terminal.console import SafeConsole
     from shoestring.base.units import seconds_text
 
     console = SafeConsole(stderr=True)

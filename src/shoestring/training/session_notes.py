@@ -5,7 +5,7 @@ from typing import Any
 
 from shoestring.recipe.optimizers import BuiltScheduler
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.recipe.parts import Parts
+from shoestring.recipe.parts import Evaluation
 from shoestring.recipe.whole_batch import last_batch_notes
 from shoestring.techniques import autotuning
 from shoestring.techniques.norms import trains_batch_norm
@@ -47,16 +47,10 @@ def _scheduler_note(built: BuiltScheduler) -> str:
 def data_notes(loaded: LoadedRecipe, data: Mapping[str, Any]) -> list[str]:
     """Return notes on the size of the last batches, and on metrics that are not computed without validation data."""
     notes = [*last_batch_notes(loaded, data)]
-    parts = loaded.parts
-    decides = [
-        name
-        for name, value in (
-            ("best", parts.evaluation.best != Parts().evaluation.best),
-            ("patience", parts.evaluation.patience),
-        )
-        if value
-    ]
-    if "validation" in data or not (decides or (parts.evaluation.evaluate and "test" not in data)):
+    parts, defaults = loaded.parts.evaluation, Evaluation()
+    decides = [name for name in ("best", "patience") if getattr(parts, name) != getattr(defaults, name)]
+    evaluates_this_part = parts.evaluate is not None and "test" not in data
+    if "validation" in data or not (decides or evaluates_this_part):
         return notes
-    unused = " and ".join([*(["evaluate"] if parts.evaluation.evaluate and "test" not in data else []), *decides])
+    unused = " and ".join([*(["evaluate"] if evaluates_this_part else []), *decides])
     return [*notes, f"data() has no part `validation`, so {unused} of {loaded.name} cannot be used"]

@@ -4,7 +4,7 @@ import pytest
 
 from shoestring.answers.compare.document import write
 from tests.answers import runs
-from tests.answers.page.test_browser import BROWSER, measure_figures
+from tests.answers.report.test_browser import BROWSER, measure_figures
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="Chromium or Chrome is not installed")
 

@@ -10,6 +10,7 @@ from shoestring.answers.compare import curves
 from shoestring.answers.compare.compared import read_runs, short_names
 from shoestring.answers.compare.document import write
 from shoestring.answers.compare.tables import verdict
+from shoestring.answers.renderers.page.charts import line_chart
 from shoestring.base.errors import UsageError
 from tests.answers import runs
 
@@ -121,7 +122,7 @@ def test_runs_without_progress(tmp_path):
 def test_more_runs_than_colors_differ_by_their_lines(tmp_path):
     compared = read_runs([runs.just_started(tmp_path / str(index)) for index in range(8)])
     assert len({(entry.color, entry.line) for entry in compared}) == 8
-    assert curves.training_loss(compared) == ""
+    assert line_chart(curves.training_loss(compared)) == ""
 
 
 def test_same_run_twice_and_directories_without_runs(paths, tmp_path):

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from shoestring.answers.page.run import read
+from shoestring.answers.report.run import read
 from shoestring.answers.watch import record as module
 from shoestring.answers.watch.record import Record
 from tests.answers import runs

@@ -4,20 +4,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoestring.answers.page import svg
-from shoestring.answers.page.run import Run, read
+from shoestring.answers.document import Color
+from shoestring.answers.report.run import Run, read
 from shoestring.base.errors import UsageError
 from shoestring.training.monitor.events import Event
 from shoestring.training.session.ledger import SessionRecord, sessions
 
-_COLORS = {
-    svg.BLUE: "blue",
-    svg.VERMILLION: "vermillion",
-    svg.GREEN: "green",
-    svg.PURPLE: "purple",
-    svg.ORANGE: "orange",
-    svg.SKY: "sky",
-}
+_COLORS: tuple[Color, ...] = ("blue", "vermillion", "green", "purple", "orange", "sky")
 _LINES = ("-", "--", ":", "-.")
 
 
@@ -29,9 +22,7 @@ class ComparedRun:
     """The end of its path that distinguishes it from the others."""
     run: Run
     sessions: list[SessionRecord]
-    color: str
-    css_name: str
-    """The name of the CSS property with the color."""
+    color: Color
     line: str
     """The style of its lines: more runs than colors differ by it."""
 
@@ -59,15 +50,13 @@ def read_runs(paths: Sequence[Path]) -> list[ComparedRun]:
         raise UsageError(
             f"the same run is given twice: {', '.join(repeated)}", hint="give each directory once, or only one of them"
         )
-    colors = list(_COLORS.items())
     return [
         ComparedRun(
             name=name,
             run=run,
             sessions=sessions(run.events, run.status),
-            color=colors[index % len(colors)][0],
-            css_name=colors[index % len(colors)][1],
-            line=_LINES[index // len(colors) % len(_LINES)],
+            color=_COLORS[index % len(_COLORS)],
+            line=_LINES[index // len(_COLORS) % len(_LINES)],
         )
         for index, (name, run) in enumerate(zip(short_names(places), runs, strict=True))
     ]

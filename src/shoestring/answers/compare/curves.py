@@ -1,46 +1,49 @@
 """Curves of several runs over each other."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from shoestring.answers.compare.compared import ComparedRun
-from shoestring.answers.markup import EMPTY, Markup
-from shoestring.answers.page import curves, svg
-from shoestring.answers.page.curves import HALF, MAX_LABEL, WIDE, downsample, event_values, validation_values
+from shoestring.answers.document import LineChart, Point, Series
+from shoestring.answers.report import curves
+from shoestring.answers.report.curves import downsample, event_values, validation_values
 from shoestring.answers.values import lookup, words
 from shoestring.base.reading import number
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-Line = list[tuple[float, float]]
-"""Points (x, y)."""
-
-_LEGEND_CHARACTERS = 110
-"""Of one line of the legend above a wide figure."""
 _UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 
 
-def training_loss(runs: Sequence[ComparedRun]) -> Markup:
-    """Draw the loss in training over the updates."""
-    lines = [
-        [
-            (point.update, point.mean)
-            for point in downsample(event_values(compared.run.events_of("progress"), "loss", weight="updates"))
-        ]
-        for compared in runs
-    ]
-    return _draw("Loss in training over the updates", runs, lines, x="update", y="loss", size=WIDE)
+def training_loss(runs: Sequence[ComparedRun]) -> LineChart:
+    """Return the loss in training over the updates."""
+    lines = [_means(event_values(compared.run.events_of("progress"), "loss", weight="updates")) for compared in runs]
+    return LineChart(
+        title="Loss in training",
+        caption="Means of neighbouring updates.",
+        label="Loss in training over the updates",
+        series=_series(runs, lines),
+        x="update",
+        y="loss",
+        is_wide=True,
+        has_legend=True,
+        can_be_logarithmic=True,
+    )
 
 
-def validation_loss(runs: Sequence[ComparedRun]) -> Markup:
-    """Draw the loss on validation data over the updates."""
-    lines = [validation_values(compared.run, "loss") for compared in runs]
-    return _draw("Loss on validation data over the updates", runs, lines, x="update", y="loss", size=WIDE, marker="o")
+def validation_loss(runs: Sequence[ComparedRun]) -> LineChart:
+    """Return the loss on validation data over the updates."""
+    return LineChart(
+        title="Loss on validation data",
+        label="Loss on validation data over the updates",
+        series=_series(runs, [validation_values(compared.run, "loss") for compared in runs], has_dots=True),
+        x="update",
+        y="loss",
+        is_wide=True,
+        has_legend=True,
+        can_be_logarithmic=True,
+    )
 
 
-def loss_over_time(runs: Sequence[ComparedRun]) -> Markup:
-    """Draw the loss over the time of the sessions: on validation data if all runs have it, else in training."""
+def loss_over_time(runs: Sequence[ComparedRun]) -> LineChart:
+    """Return the loss over the time of the sessions: on validation data if all runs have it, else in training."""
     validation = [
         _over_time(compared, "evaluation", lambda event: lookup(event, "metrics", "loss")) for compared in runs
     ]
@@ -50,18 +53,19 @@ def loss_over_time(runs: Sequence[ComparedRun]) -> Markup:
         if is_validation
         else [_over_time(compared, "progress", lambda event: event.get("loss")) for compared in runs]
     )
-    longest = max((x for line in lines for x, _ in line), default=0.0)
-    unit_seconds, unit = next(((length, name) for length, name in _UNITS if longest >= length), _UNITS[-1])
-    scaled = [[(x / unit_seconds, y) for x, y in line] for line in lines]
-    data = "on validation data" if is_validation else "in training"
-    return _draw(
-        f"Loss {data} over the time of the sessions",
-        runs,
-        scaled,
+    longest = max((point.x for line in lines for point in line), default=0.0)
+    seconds, unit = next(((length, name) for length, name in _UNITS if longest >= length), _UNITS[-1])
+    scaled = [[Point(point.x / seconds, point.y, point.y, point.y) for point in line] for line in lines]
+    return LineChart(
+        title="Loss over time",
+        caption="Of the sessions; pauses between them do not count.",
+        label=f"Loss {'on validation data' if is_validation else 'in training'} over the time of the sessions",
+        series=_series(runs, scaled, has_dots=is_validation),
         x=unit,
         y="loss",
-        size=WIDE,
-        marker="o" if is_validation else None,
+        is_wide=True,
+        has_legend=True,
+        can_be_logarithmic=True,
     )
 
 
@@ -73,64 +77,35 @@ def common_metrics(runs: Sequence[ComparedRun]) -> tuple[list[str], list[str]]:
     return common, [name for name in union if name not in common]
 
 
-def metric(runs: Sequence[ComparedRun], name: str) -> Markup:
-    """Draw a metric on validation data over the updates."""
-    lines = [validation_values(compared.run, name) for compared in runs]
-    label = f"{words(name)} on validation data"
-    return _draw(label, runs, lines, x="update", y=words(name), size=HALF, marker="o", has_legend=False)
+def metric(runs: Sequence[ComparedRun], name: str) -> LineChart:
+    """Return a metric on validation data over the updates."""
+    return LineChart(
+        title=words(name),
+        caption="On validation data",
+        label=f"{words(name)} on validation data",
+        series=_series(runs, [validation_values(compared.run, name) for compared in runs], has_dots=True),
+        x="update",
+        y=words(name),
+    )
 
 
-def _over_time(compared: ComparedRun, kind: str, value: Callable[[dict[str, object]], object]) -> Line:
-    points = [
-        (compared.elapsed(event), parsed, number(event.get("updates")) or 1.0)
-        for event in compared.run.events_of(kind)
-        if event.get("part", "validation") == "validation" and (parsed := number(value(event))) is not None
+def _over_time(compared: ComparedRun, kind: str, value: Callable[[dict[str, object]], object]) -> list[Point]:
+    return _means(
+        [
+            (compared.elapsed(event), parsed, number(event.get("updates")) or 1.0)
+            for event in compared.run.events_of(kind)
+            if event.get("part", "validation") == "validation" and (parsed := number(value(event))) is not None
+        ]
+    )
+
+
+def _means(values: Sequence[tuple[float, float, float]]) -> list[Point]:
+    """Return the means of neighbouring values without their ranges, which would cover each other."""
+    return [Point(point.x, point.y, point.y, point.y) for point in downsample(values)]
+
+
+def _series(runs: Sequence[ComparedRun], lines: Sequence[Sequence[Point]], *, has_dots: bool = False) -> list[Series]:
+    return [
+        Series(name=compared.name, points=line, color=compared.color, dash=compared.line, has_dots=has_dots)
+        for compared, line in zip(runs, lines, strict=True)
     ]
-    return [(point.update, point.mean) for point in downsample(points)]
-
-
-def _draw(
-    label: str,
-    runs: Sequence[ComparedRun],
-    lines: Sequence[Line],
-    *,
-    x: str,
-    y: str,
-    size: tuple[float, float],
-    marker: str | None = None,
-    has_legend: bool = True,
-) -> Markup:
-    """Draw a line for each run that has one."""
-    if not any(lines):
-        return EMPTY
-    heights = [height for line in lines for _, height in line]
-
-    def paint(axes: "Axes") -> None:
-        from matplotlib.ticker import MaxNLocator
-
-        for compared, line in zip(runs, lines, strict=True):
-            if line:
-                axes.plot(
-                    *zip(*line, strict=True),
-                    color=compared.color,
-                    linestyle=compared.line,
-                    marker="o" if len(line) == 1 else marker,
-                    markersize=2.6,
-                    label=compared.name[-MAX_LABEL:],
-                )
-        # On a linear scale, a loss that falls by orders of magnitude is a steep drop and a flat line.
-        if min(heights) > 0 and max(heights) > 50 * min(heights):
-            axes.set_yscale("log")
-            axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.set_xlabel(x)
-        axes.set_ylabel(y[:MAX_LABEL])
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=x == "update", steps=[1, 2, 5, 10]))
-        axes.set_xlim(left=0)
-        axes.margins(y=0.12)
-        if has_legend:
-            longest = max(len(compared.name[-MAX_LABEL:]) for compared in runs)
-            columns = max(1, min(len(runs), _LEGEND_CHARACTERS // (longest + 6)))
-            axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=columns)
-
-    return svg.draw(label, paint, width=size[0], height=size[1])

@@ -1,14 +1,14 @@
 """What distinguishes the runs of a comparison: options, metrics with their errors, time, memory, cost."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
 from shoestring.answers.compare.compared import ComparedRun
-from shoestring.answers.markup import EMPTY, Content, Markup, element, join, table
+from shoestring.answers.document import Cell, Column, Element, Paragraph, Section, Status, Swatch, Table
 from shoestring.answers.metrics import ERROR, is_better_if_smaller, is_qualifier, with_error
-from shoestring.answers.page.results import final_metrics
+from shoestring.answers.report.results import final_metrics
 from shoestring.answers.values import UNKNOWN, count, duration, lookup, numbers, share, size, value_text, words
 from shoestring.base.reading import number
 from shoestring.base.units import plural
@@ -16,28 +16,28 @@ from shoestring.base.units import plural
 _PARTS = ("validation", "test")
 
 
-def overview(runs: Sequence[ComparedRun]) -> Markup:
-    """Render what each run is and how far it has come."""
-    rows: dict[str, Callable[[ComparedRun], Content]] = {
+def overview(runs: Sequence[ComparedRun]) -> Section:
+    """Return what each run is and how far it has come."""
+    rows: dict[str, Callable[[ComparedRun], Cell]] = {
         "recipe": lambda compared: compared.run.name,
-        "status": lambda compared: element("span", compared.run.status, class_=f"ending {compared.run.status}"),
+        "status": lambda compared: Status(compared.run.status),
         "updates": lambda compared: (
             f"{count(compared.run.state.get('update'))} of {count(compared.run.state.get('total_updates'))}"
         ),
         "parameters": lambda compared: count(lookup(compared.run.plan, "plan", "memory", "parameters", "total")),
         "device": lambda compared: ", ".join(dict.fromkeys(session.device for session in compared.sessions)) or UNKNOWN,
     }
-    return _by_run(runs, [[name, *map(cell, runs)] for name, cell in rows.items()])
+    return Section("", [_by_run(runs, [[name, *(cell(run) for run in runs)] for name, cell in rows.items()])])
 
 
-def differences(runs: Sequence[ComparedRun]) -> Markup:
-    """Render the options, the settings and the versions that differ."""
+def differences(runs: Sequence[ComparedRun]) -> Section:
+    """Return the options, the settings and the versions that differ."""
     sources = {
         "Options": [lookup(compared.run.plan, "options") for compared in runs],
         "Settings": [lookup(compared.run.plan, "plan", "settings") for compared in runs],
         "Versions": [_versions(compared) for compared in runs],
     }
-    parts = []
+    parts: list[Element] = []
     equal = 0
     for title, values in sources.items():
         objects = [value if isinstance(value, dict) else {} for value in values]
@@ -45,16 +45,16 @@ def differences(runs: Sequence[ComparedRun]) -> Markup:
         different = [name for name in names if any(entry.get(name) != objects[0].get(name) for entry in objects)]
         equal += len(names) - len(different)
         if different:
-            rows = [[name, *(_option_text(name, entry) for entry in objects)] for name in different]
-            parts.append(join([element("h3", title), _by_run(runs, rows)]))
+            rows: list[list[Cell]] = [[name, *(_option_text(name, entry) for entry in objects)] for name in different]
+            parts.append(Section(title, [_by_run(runs, rows)]))
     equality = f"{plural(equal, 'option, setting or version', 'options, settings and versions')} are equal in all runs."
     text = equality if parts else f"None: {equality}"
-    return join([element("h2", "Differences"), *parts, element("p", text, class_="muted")])
+    return Section("Differences", [*parts, Paragraph(text, "faint")])
 
 
-def metrics(runs: Sequence[ComparedRun]) -> Markup:
-    """Render the final metrics that all runs have, and which run is the best beyond twice the standard error."""
-    rows: list[list[Content]] = []
+def metrics(runs: Sequence[ComparedRun]) -> Iterator[Section]:
+    """Yield the final metrics that all runs have, and which run is the best beyond twice the standard error."""
+    rows: list[list[Cell]] = []
     omitted: dict[str, None] = {}
     for part in _PARTS:
         columns = [final_metrics(compared.run, part) for compared in runs]
@@ -73,10 +73,9 @@ def metrics(runs: Sequence[ComparedRun]) -> Markup:
         )
     if omitted:
         notes.append(f"Not compared, since not all runs have them: {', '.join(omitted)}.")
-    if not rows and not omitted:
-        return EMPTY
-    head = _by_run(runs, rows, "comparison") if rows else element("p", "The runs have no metric in common.")
-    return join([element("h2", "Metrics"), head, *(element("p", note, class_="muted") for note in notes)])
+    if rows or omitted:
+        table = _by_run(runs, rows, "comparison") if rows else Paragraph("The runs have no metric in common.")
+        yield Section("Metrics", [table, *(Paragraph(note, "faint") for note in notes)])
 
 
 def verdict(name: str, names: Sequence[str], columns: Sequence[Mapping[str, Any]]) -> str:
@@ -104,8 +103,8 @@ def verdict(name: str, names: Sequence[str], columns: Sequence[Mapping[str, Any]
     return "; ".join(filter(None, texts))
 
 
-def resources(runs: Sequence[ComparedRun]) -> Markup:
-    """Render time, sessions, cost and memory."""
+def resources(runs: Sequence[ComparedRun]) -> Section:
+    """Return time, sessions, cost and memory."""
     rows: dict[str, Callable[[ComparedRun], str]] = {
         "time of all sessions": lambda compared: duration(compared.seconds),
         "planned training": lambda compared: duration(lookup(compared.run.plan, "plan", "time", "total_seconds")),
@@ -121,19 +120,15 @@ def resources(runs: Sequence[ComparedRun]) -> Markup:
         "peak memory": lambda compared: size(compared.run.measured_bytes),
         "peak memory, planned": lambda compared: size(lookup(compared.run.plan, "plan", "memory", "peak_bytes")),
     }
-    texts: list[list[Content]] = [[name, *map(cell, runs)] for name, cell in rows.items()]
+    texts: list[list[Cell]] = [[name, *map(cell, runs)] for name, cell in rows.items()]
     known = [row for row in texts if any(cell != UNKNOWN for cell in row[1:])]
-    return join([element("h2", "Time and memory"), _by_run(runs, known)])
+    return Section("Time and memory", [_by_run(runs, known)])
 
 
-def swatch(compared: ComparedRun) -> Markup:
-    """Return the color of a run and its name."""
-    return join([element("i", class_="swatch", style=f"background: var(--{compared.css_name})"), compared.name])
-
-
-def _by_run(runs: Sequence[ComparedRun], rows: Iterable[Sequence[Content]], *last: str) -> Markup:
+def _by_run(runs: Sequence[ComparedRun], rows: Sequence[Sequence[Cell]], *last: str) -> Table:
     """Return a table with a column for each run."""
-    return table(["", *map(swatch, runs), *last], rows)
+    columns = [Column([Swatch(compared.color), compared.name]) for compared in runs]
+    return Table([Column(), *columns, *map(Column, last)], rows)
 
 
 def _option_text(name: str, values: Mapping[str, Any]) -> str:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from shoestring.answers.page.document import render
-from shoestring.answers.page.output import require_output, write_page
-from shoestring.answers.page.run import read
+from shoestring.answers.page_file import require_output, write_page
+from shoestring.answers.renderers.page.document import render
+from shoestring.answers.report.document import document
+from shoestring.answers.report.run import read
 from shoestring.answers.watch.view import View
 from shoestring.answers.watch.watcher import Watcher
 
@@ -55,6 +56,6 @@ class _LivePage:
             return  # there is no run to read yet
         started = time.monotonic()
         refresh_seconds = None if is_finished else math.ceil(self._interval)
-        write_page(self._file, render(read(self._run), refresh_seconds=refresh_seconds), ", then watch again")
+        write_page(self._file, render(document(read(self._run)), refresh_seconds=refresh_seconds), ", then watch again")
         self._interval = max(_PAGE_SECONDS, _IDLE * (time.monotonic() - started))
         self._facts, self._due = facts, time.monotonic() + self._interval

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from shoestring.answers.page.run import read_object, require_run
+from shoestring.answers.report.run import read_object, require_run
 from shoestring.answers.values import lookup, numbers
 from shoestring.answers.watch.record import Record, Summary
 from shoestring.answers.watch.status import status

@@ -53,7 +53,7 @@ def check(
     With --measure, write the rates of its GPU to a file that --on and --calibrate take; with --lengths, the lengths of
     the recipe's samples to a file for --set lengths=FILE.
     """
-    from shoestring.answers.terminal.checked import screen
+    from shoestring.answers.check import document
 
     if lengths is not None:
         if recipe is None or measure is not None:
@@ -68,23 +68,23 @@ def check(
         raise UsageError("--overwrite is an option of --measure and --lengths", hint="leave it out")
     with show_progress(f"checking this machine{f' and running a few updates of {recipe}' if recipe else ''}"):
         checked = api.check(recipe, on, run=run, **option_values(api.check, set_, config_file))
-    print_answer(checked.json(), as_json, lambda: screen(checked))
+    print_answer(checked.json(), as_json, lambda: document(checked))
     if checked.status == "fail":
         raise typer.Exit(1)
 
 
 def _write_lengths(recipe: str, file: Path, overwrite: bool, values: dict[str, Any], as_json: bool) -> None:
     """Write the lengths of the recipe's samples to `file`."""
-    from shoestring.answers.terminal.lengths import screen
+    from shoestring.answers.lengths import document
 
     with show_seconds_left(f"reading the data of {recipe}") as progress:
         lengths = api.write_lengths(recipe, file, overwrite=overwrite, progress=progress, **values)
-    print_answer(lengths.json(), as_json, lambda: screen(recipe, file, lengths))
+    print_answer(lengths.json(), as_json, lambda: document(recipe, file, lengths))
 
 
 def _measure(file: Path, on: str, check_arguments: list[str], overwrite: bool, as_json: bool) -> None:
     """Measure this machine; `check_arguments` are arguments that only a check has."""
-    from shoestring.answers.terminal.measured import screen
+    from shoestring.answers.measured import document
 
     if extra := " ".join(filter(None, check_arguments)):
         raise UsageError(
@@ -92,4 +92,4 @@ def _measure(file: Path, on: str, check_arguments: list[str], overwrite: bool, a
         )
     with show_seconds_left("measuring the rates of this machine") as progress:
         measured = api.measure(file, on, overwrite=overwrite, progress=progress)
-    print_answer(measured.json(), as_json, lambda: screen(measured))
+    print_answer(measured.json(), as_json, lambda: document(measured))

@@ -87,8 +87,9 @@ def start(
 
     Ctrl-C or a sleeping laptop does not stop the session on Kaggle: the same command finds it again.
     """
-    from shoestring.answers.terminal.kaggle import preview_screen, screen
-    from shoestring.answers.terminal.plan import summary
+    from shoestring.answers.kaggle import document
+    from shoestring.answers.kaggle import preview as preview_document
+    from shoestring.answers.plan import summary
 
     session: dict[str, Any] = {
         "run": run,
@@ -108,7 +109,7 @@ def start(
 
     if dry_run:
         sent = kaggle.preview(recipe, **session, on_plan=show_plan)
-        print_answer(sent, as_json, lambda: preview_screen(sent))
+        print_answer(sent, as_json, lambda: preview_document(sent))
         return
     try:
         chain = kaggle.start(
@@ -129,7 +130,7 @@ def start(
             f"stop it: shoestring kaggle stop --run {run}",
         )
         raise typer.Exit(0) from None
-    print_answer(chain, as_json, lambda: screen(chain, run))
+    print_answer(chain, as_json, lambda: document(chain, run))
     if chain["status"] == "failed":
         raise typer.Exit(1)
 
@@ -148,10 +149,10 @@ ChainDir = Annotated[
 @_command("status --run runs/temporal", "status --run runs/temporal --json")
 def status(run: ChainDir, as_json: Json = False) -> None:
     """Show how far the run on Kaggle is. Nothing is changed."""
-    from shoestring.answers.terminal.kaggle import screen
+    from shoestring.answers.kaggle import document
 
     chain = kaggle.status(run)
-    print_answer(chain, as_json, lambda: screen(chain, run))
+    print_answer(chain, as_json, lambda: document(chain, run))
 
 
 @_command("watch --run runs/temporal", "watch --run runs/temporal --every 20s")
@@ -164,10 +165,10 @@ def watch(run: ChainDir, every: Every = _EVERY) -> None:
 @_command("fetch --run runs/temporal", "fetch --run runs/temporal --json")
 def fetch(run: ChainDir, as_json: Json = False) -> None:
     """Download the newest checkpoint, weights and events to DIR, where `shoestring train` can go on with the run."""
-    from shoestring.answers.terminal.kaggle import screen
+    from shoestring.answers.kaggle import document
 
     chain = kaggle.fetch(run)
-    print_answer(chain, as_json, lambda: screen(chain, run))
+    print_answer(chain, as_json, lambda: document(chain, run))
 
 
 @_command("stop --run runs/temporal", "stop --run runs/temporal --yes")
@@ -178,14 +179,14 @@ def stop(
     as_json: Json = False,
 ) -> None:
     """Delete the kernels that may run: the only thing that ends their use of the quota."""
-    from shoestring.answers.terminal.kaggle import screen
+    from shoestring.answers.kaggle import document
 
     chain = kaggle.stop(
         run,
         confirm=lambda kernels, loss: yes or _confirm(kernels, loss),
         every_seconds=parse("--every", every, parse_seconds) or 0.0,
     )
-    print_answer(chain, as_json, lambda: screen(chain, run))
+    print_answer(chain, as_json, lambda: document(chain, run))
 
 
 def _confirm(kernels: list[str], loss: str) -> bool:

@@ -18,7 +18,7 @@ def recipes(
     as_json: Json = False,
 ) -> None:
     """List the built-in recipes, or the options of one recipe."""
-    from shoestring.answers.terminal.recipes import options, table
+    from shoestring.answers.recipes import options, table
 
     recipes = api.recipes(recipe)
     if recipe is None:
@@ -29,7 +29,7 @@ def recipes(
 
 def targets(as_json: Json = False) -> None:
     """List the targets that a run can be planned for: platforms, GPUs, and this machine."""
-    from shoestring.answers.terminal.targets import screen
+    from shoestring.answers.targets import document
 
     targets = api.targets()
-    print_answer([target.json() for target in targets], as_json, lambda: screen(targets))
+    print_answer([target.json() for target in targets], as_json, lambda: document(targets))

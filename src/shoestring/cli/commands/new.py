@@ -23,7 +23,7 @@ def recipe(
     as_json: Json = False,
 ) -> None:
     """Write NAME.py, a commented recipe that runs, into this folder."""
-    from shoestring.answers.terminal.new_recipe import screen
+    from shoestring.answers.new_recipe import document
 
     written = api.new_recipe(name)
-    print_answer(written.json(), as_json, lambda: screen(written))
+    print_answer(written.json(), as_json, lambda: document(written))

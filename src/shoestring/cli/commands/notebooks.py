@@ -35,8 +35,8 @@ def notebook(
 
     DIR gets notebook.ipynb and kernel-metadata.json, ready for `kaggle kernels push -p DIR`.
     """
-    from shoestring.answers.terminal.notebook import screen
+    from shoestring.answers.notebook_files import document
 
     values = option_values(api.notebook, set_, config_file)
     written = api.notebook(recipe, on, out=out, user=user, internet=internet, allow_cpu=allow_cpu, **values)
-    print_answer(written.json(), as_json, lambda: screen(written))
+    print_answer(written.json(), as_json, lambda: document(written))

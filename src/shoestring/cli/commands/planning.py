@@ -18,11 +18,11 @@ def estimate(
     recipe: Recipe, on: On = "local", set_: Set = None, config_file: Config = None, as_json: Json = False
 ) -> None:
     """Estimate the memory of given settings, part by part, without a GPU."""
-    from shoestring.answers.terminal.estimate import screen
+    from shoestring.answers.estimate import document
 
     with show_progress(f"tracing one training step of {recipe} for {on}"):
         estimate = api.estimate(recipe, on, **option_values(api.estimate, set_, config_file))
-    print_answer(estimate.json(), as_json, lambda: screen(estimate))
+    print_answer(estimate.json(), as_json, lambda: document(estimate))
 
 
 def plan(
@@ -74,9 +74,8 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Predict whether a run fits, choose its settings, and predict its time, sessions and cost, without a GPU."""
-    from shoestring.answers.terminal.comparison import screen as comparison_screen
-    from shoestring.answers.terminal.plan import screen as plan_screen
-    from shoestring.answers.terminal.plan import summary
+    from shoestring.answers import comparison as compared
+    from shoestring.answers import plan as planned
 
     names = on or (api.priced_targets() if by else ["local"])
     if purpose is Purpose.PREDICT:
@@ -97,18 +96,16 @@ def plan(
             **option_values(api.compare, set_, config_file),
         )
     if len(names) > 1 or by or comparison.platform:
-        print_answer(comparison.json(), as_json, lambda: comparison_screen(comparison))
+        print_answer(comparison.json(), as_json, lambda: compared.document(comparison))
     else:
         plan = comparison.plans[0]
-        print_answer(plan.json(), as_json, lambda: plan_screen(plan) if full else summary(plan))
+        print_answer(plan.json(), as_json, lambda: planned.document(plan) if full else planned.summary(plan))
 
 
 def _plan_inference(recipe: str, names: list[str], values: dict[str, Any], as_json: bool) -> None:
-    from rich.console import Group
-
-    from shoestring.answers.terminal.inference import screen
+    from shoestring.answers.inference import document
 
     with show_progress(f"planning predictions of {recipe} for {', '.join(names)}"):
         plans = [api.plan_inference(recipe, name, **values) for name in api.target_names(names)]
     facts = [plan.json() for plan in plans]
-    print_answer(facts if len(plans) > 1 else facts[0], as_json, lambda: Group(*map(screen, plans)))
+    print_answer(facts if len(plans) > 1 else facts[0], as_json, lambda: [document(plan) for plan in plans])

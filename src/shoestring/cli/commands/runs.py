@@ -35,12 +35,12 @@ def replay(
 
     It begins with the nearest checkpoint before the update. The run is not changed.
     """
-    from shoestring.answers.terminal.replayed import screen
+    from shoestring.answers.replayed import document
 
     replayed = api.replay(
         run, update, recipe=recipe, on=on, debug=debug, **option_values(api.replay, set_, config_file)
     )
-    print_answer(replayed.json(), as_json, lambda: screen(replayed))
+    print_answer(replayed.json(), as_json, lambda: document(replayed))
 
 
 def watch(
@@ -59,8 +59,8 @@ def watch(
     ] = False,
 ) -> None:
     """Show a run while it trains, until it is finished or Ctrl-C is pressed. Its directory is only read."""
-    from shoestring.answers.terminal.watched import Screen
-    from shoestring.answers.terminal.watching import show
+    from shoestring.answers.watch.screen import Screen
+    from shoestring.answers.watch.watching import show
 
     views = api.watch(run, page=page)
     with show_progress(f"reading {run}"):

@@ -93,8 +93,8 @@ def train(
     }
     if _is_own_process():
         # The supervisor prints an outcome if it has to end the session, and has no time for imports then.
-        importlib.import_module("shoestring.answers.terminal.outcome")
-        importlib.import_module("shoestring.answers.terminal.console")
+        importlib.import_module("shoestring.answers.outcome")
+        importlib.import_module("shoestring.answers.renderers.terminal.document")
         session["started"] = api.process_started()  # the limit of a session includes the time of the imports
 
         def work() -> None:
@@ -116,9 +116,9 @@ def _is_own_process() -> bool:
 def _print_outcome(outcome: Any, recipe: str, run: Path, as_json: bool) -> None:
     if not api.is_first_process():
         return
-    from shoestring.answers.terminal.outcome import screen
+    from shoestring.answers.outcome import document
 
-    print_answer(asdict(outcome), as_json, lambda: screen(outcome, recipe, run))
+    print_answer(asdict(outcome), as_json, lambda: document(outcome, recipe, run))
     if error := streams.lost_output():  # the session is not a failure
         streams.write_messages(
             f"standard output could not be written ({error}); the outcome is in {run / 'state.json'}"

@@ -44,7 +44,7 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Compute the metrics of saved weights on the run's data or on other data. The run is not changed."""
-    from shoestring.answers.terminal.evaluated import screen
+    from shoestring.answers.evaluated import document
 
     evaluated = api.evaluate(
         directory,
@@ -56,7 +56,7 @@ def evaluate(
         out=out,
         **option_values(api.evaluate, set_, config_file),
     )
-    print_answer(asdict(evaluated), as_json, lambda: screen(evaluated))
+    print_answer(asdict(evaluated), as_json, lambda: document(evaluated))
 
 
 def export(
@@ -83,12 +83,12 @@ def export(
 
     The outputs of the export are compared with those of the model.
     """
-    from shoestring.answers.terminal.exported import screen
+    from shoestring.answers.exported import document
 
     values = option_values(api.export, set_, config_file)
     with show_progress(f"exporting {directory} to {to}"):
         exported = api.export(directory, to=to, out=out, overwrite=overwrite, recipe=recipe, **values)
-    print_answer(asdict(exported), as_json, lambda: screen(exported))
+    print_answer(asdict(exported), as_json, lambda: document(exported))
 
 
 def predict(
@@ -115,7 +115,8 @@ def predict(
     The status is 1 if an input cannot be used; all others are predicted. Without data, on a terminal, a language model
     answers what you type.
     """
-    from shoestring.answers.terminal.predictions import messages
+    from shoestring.answers.predictions import document
+    from shoestring.answers.renderers.terminal.document import lines
 
     if as_json and out is None:
         raise UsageError("--json prints the outcome, and without --out the rows are printed", hint="add --out PATH")
@@ -133,7 +134,7 @@ def predict(
         out=out,
         **values,
     )
-    streams.write_messages(*messages(predictions))
+    streams.write_messages(*lines(document(predictions)))
     if as_json:
         print_answer(asdict(predictions), as_json, lambda: None)
     if predictions.errors and predictions.status == "finished":

@@ -1,0 +1,69 @@
+"""Answers as text and as HTML: the document that each class of answer is, and the renderer of each face."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from shoestring.answers import (
+    check,
+    comparison,
+    estimate,
+    evaluated,
+    exported,
+    inference,
+    loaded,
+    outcome,
+    plan,
+    predictions,
+)
+from shoestring.answers.document import Document
+from shoestring.answers.renderers.notebook import document as notebook
+from shoestring.answers.renderers.terminal import document as terminal
+from shoestring.answers.watch import document as watched
+from shoestring.answers.watch.screen import Screen
+from shoestring.answers.watch.view import View
+from shoestring.planning.comparison import Comparison
+from shoestring.planning.estimation import Estimate
+from shoestring.planning.inference import InferencePlan
+from shoestring.planning.plan import Plan
+from shoestring.runs.check.preflight import CheckResult
+from shoestring.runs.evaluate import Evaluation
+from shoestring.runs.export.export import Export
+from shoestring.runs.predict.loaded import LoadedModel
+from shoestring.runs.predict.predict import Predictions
+from shoestring.training.session.outcome import Outcome
+
+_DOCUMENTS: Mapping[type, Callable[[Any], Document]] = {
+    Plan: plan.document,
+    Comparison: comparison.document,
+    Estimate: estimate.document,
+    InferencePlan: inference.document,
+    CheckResult: check.document,
+    Outcome: outcome.without_command,
+    Evaluation: evaluated.document,
+    Export: exported.document,
+    Predictions: predictions.document,
+    LoadedModel: loaded.document,
+    View: watched.document,
+}
+_TEXTS: Mapping[type, Callable[[Any], Document | Screen]] = {
+    **_DOCUMENTS,
+    Plan: lambda answer: plan.summary(answer, full="shoestring plan --full"),
+    View: Screen,
+}
+"""`print` shows the summary of a plan, since a terminal cannot fold, and a run as `shoestring watch` does."""
+
+
+def html(answer: object) -> str:
+    """Return the HTML of an answer in a notebook. Raises NotImplementedError for what is none."""
+    return notebook.render(_find(_DOCUMENTS, answer)(answer))
+
+
+def text(answer: object) -> str:
+    """Return an answer as plain text. Raises NotImplementedError for what is none."""
+    return terminal.plain(_find(_TEXTS, answer)(answer))
+
+
+def _find(documents: Mapping[type, Callable[[Any], Any]], answer: object) -> Callable[[Any], Any]:
+    if type(answer) not in documents:
+        raise NotImplementedError(f"{type(answer).__name__} is no answer: answers/faces.py lists them")
+    return documents[type(answer)]

@@ -1,1 +1,0 @@
-"""The displays of answers in notebooks: self-contained HTML without scripts, readable in light and dark themes."""

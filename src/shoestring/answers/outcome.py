@@ -1,0 +1,55 @@
+"""The outcome of a training session, and the command for the next step."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from shoestring.answers import metrics
+from shoestring.answers.document import Bar, Document, Element, Inline, Metrics, Paragraph, Section, Span
+from shoestring.answers.values import count, share
+from shoestring.training.run_directory.directory import RunDirectory
+from shoestring.training.run_directory.stored import START_AGAIN
+from shoestring.training.session.outcome import Outcome
+
+_LABELS = {"validation": "validation, best epoch", "test": "test, weights of the best epoch"}
+
+
+def document(outcome: Outcome, recipe: str, run: Path) -> Document:
+    """Return the outcome of the session that trained `recipe` in the directory `run`."""
+    sentence = Span(f"{outcome.status}: {outcome.reason}", "strong")
+    return _document(outcome, sentence, [Paragraph(_next(outcome, recipe, run))])
+
+
+def without_command(outcome: Outcome) -> Document:
+    """Return an outcome for where neither the recipe nor the directory is known."""
+    return _document(outcome, f"{outcome.status} at {_position(outcome)}: {outcome.reason}", [])
+
+
+def _document(outcome: Outcome, sentence: Inline, following: Sequence[Element]) -> Document:
+    pause = " Run the cell again to go on." if outcome.status == "paused" else ""
+    progress = min(1.0, outcome.update / outcome.total_updates) if outcome.total_updates else 0.0
+    state = Paragraph(f"{outcome.status.capitalize()}: {outcome.reason}.{pause}")
+    measured = [metrics.part(_LABELS.get(name, name), values) for name, values in outcome.metrics.items()]
+    return Document(
+        title="Training",
+        status=outcome.status,
+        subtitle=f"{_position(outcome)} · {share(outcome.update, outcome.total_updates)}",
+        sentences=[sentence],
+        content=[
+            Section("", [state, Bar([progress], outcome.status)], is_extra=True),
+            *([Metrics(measured)] if measured else []),
+            *following,
+        ],
+    )
+
+
+def _position(outcome: Outcome) -> str:
+    return f"update {count(outcome.update)} of {count(outcome.total_updates)}"
+
+
+def _next(outcome: Outcome, recipe: str, run: Path) -> str:
+    if outcome.status == "finished":
+        return f"{_position(outcome)}; create the report: {shlex.join(['shoestring', 'report', str(run)])}"
+    if not RunDirectory(run).plan_file.exists():  # which has the options of the run
+        return START_AGAIN
+    return f"{_position(outcome)}; continue: {shlex.join(['shoestring', 'train', recipe, '--run', str(run)])}"

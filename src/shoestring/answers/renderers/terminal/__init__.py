@@ -1,0 +1,1 @@
+"""Documents in a terminal, by rich."""

@@ -1,0 +1,1 @@
+"""The report of a run: its plan, its history and its results."""
