@@ -5,7 +5,7 @@ from typing import Any
 
 from shoestring.recipe.optimizers import BuiltScheduler
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.recipe.parts import Evaluation
+from shoestring.recipe.parts.evaluation import Evaluation
 from shoestring.recipe.whole_batch import last_batch_notes
 from shoestring.techniques import autotuning
 from shoestring.techniques.norms import trains_batch_norm
