@@ -8,7 +8,8 @@ import pytest
 from shoestring.remote.backup.commits import Commit, CommitName, parse_commit
 from shoestring.remote.backup.opened import open_run
 from shoestring.remote.kaggle import fetching
-from shoestring.remote.kaggle.kernel import leaving, program
+from shoestring.remote.kaggle.kernel import leaving
+from shoestring.remote.kaggle.kernel.program import previous
 from shoestring.training.checkpoint.manifest import FileEntry
 from shoestring.training.checkpoint.store import Store
 from shoestring.training.run_directory.contents import ENTRIES
@@ -64,7 +65,7 @@ def test_session_on_kaggle_leaves_what_is_handed_over(run, output_bytes):
 
 
 def test_next_session_copies_what_it_continues(run):
-    copied = {path.relative_to(run).parts[0] for path in program.run_files(run)}
+    copied = {path.relative_to(run).parts[0] for path in previous.run_files(run)}
     assert copied == {entry.name for entry in ENTRIES if entry.on_kaggle == "continued"}
 
 
