@@ -73,9 +73,9 @@ class HostCopy:
 
     Its size is that of the state's tensors plus at most 64 bytes for each. For tensors on a GPU its pages are locked,
     which copying at full speed requires, with `cudaHostRegister`, because torch's own allocator of pinned memory
-    rounds up to a power of two (`ATen/core/CachingHostAllocator.h`): 8 GiB for a state of 5. Processes that are forked, such as workers, do not get the buffer: the system would
-    copy all locked pages for them, and on some systems move those of this process, while the GPU goes on writing to the
-    old ones.
+    rounds up to a power of two (`ATen/core/CachingHostAllocator.h`): 8 GiB for a state of 5. Processes that are forked,
+    such as workers, do not get the buffer: the system would copy all locked pages for them, and on some systems move
+    those of this process, while the GPU goes on writing to the old ones.
     """
 
     def __init__(self) -> None:
