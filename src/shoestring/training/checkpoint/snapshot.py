@@ -14,7 +14,7 @@ from torch import Tensor
 from shoestring.training.checkpoint import codec
 from shoestring.training.checkpoint.divided import is_divided, own, ranks_of
 
-_ALIGNMENT = 64  # bytes; the alignment of torch's own allocations
+_ALIGNMENT = 64  # bytes; the alignment of torch's own allocations (gAlignment in c10/core/alignment.h)
 _PIECE_BYTES = 4 << 20  # the unit of work of a copying thread
 
 
@@ -73,9 +73,9 @@ class HostCopy:
 
     Its size is that of the state's tensors plus at most 64 bytes for each. For tensors on a GPU its pages are locked,
     which copying at full speed requires, with `cudaHostRegister`, because torch's own allocator of pinned memory
-    rounds up to a power of two. Processes that are forked, such as workers, do not get the buffer: the system would
-    copy all locked pages for them, and on some systems move those of this process, while the GPU goes on writing to the
-    old ones.
+    rounds up to a power of two (`ATen/core/CachingHostAllocator.h`): 8 GiB for a state of 5. Processes that are forked,
+    such as workers, do not get the buffer: the system would copy all locked pages for them, and on some systems move
+    those of this process, while the GPU goes on writing to the old ones.
     """
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ def _host_memory(size: int) -> Tensor:
     if not size:
         return torch.empty(0, dtype=torch.uint8)
     memory = mmap.mmap(-1, size)
-    memory.madvise(mmap.MADV_DONTFORK)
+    memory.madvise(mmap.MADV_DONTFORK)  # madvise(2) names this case: pages that a device writes to, and copy-on-write
     return torch.frombuffer(memory, dtype=torch.uint8)
 
 
