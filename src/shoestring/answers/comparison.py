@@ -27,7 +27,7 @@ _WIDE = 140
 _COLUMNS = (
     Column("target", can_wrap=False),
     Column("verdict", can_wrap=False),
-    Column("memory", can_wrap=False, least_width=_WIDE),
+    Column("memory at most", can_wrap=False, least_width=_WIDE),
     Column(least_width=_WIDE),
     Column("per update", is_numeric=True, can_wrap=False),
     Column("total", is_numeric=True, can_wrap=False),
@@ -79,7 +79,7 @@ def _cells(row: Mapping[str, Any], share: float) -> list[Cell]:
     return [
         row["target"],
         Status(row["verdict"]),
-        f"up to {bytes_text(high)} of {bytes_text(capacity)}",
+        f"{bytes_text(high)} of {bytes_text(capacity)}",
         Bar([high / max(1, capacity)]),
         _seconds(row["update_seconds"]),
         _seconds(row["hours"] and row["hours"] * 3600),

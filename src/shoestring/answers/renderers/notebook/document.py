@@ -181,7 +181,7 @@ def _row(row: elements.Row) -> Markup:
 def _table(table: Table) -> Markup:
     cells: list[list[Cell]] = [list(row) for row in table.rows]
     head = [_inline(column.name) for column in table.columns] if table.has_head else []
-    width = 70 if head else 200
+    width = 50 if head else 200
     numeric = [index for index, column in enumerate(table.columns) if column.is_numeric]
 
     def rows(of_folded: bool) -> Markup:

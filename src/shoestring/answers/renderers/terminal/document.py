@@ -11,7 +11,6 @@ from rich.text import Text
 
 from shoestring.answers import document as elements
 from shoestring.answers.document import (
-    Cell,
     Column,
     Document,
     Element,
@@ -240,29 +239,29 @@ class _Table:
         self._table = table
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        columns = [
-            (index, column)
-            for index, column in enumerate(self._table.columns)
-            if column.least_width <= options.max_width
-        ]
-        yield _table_of([column for _, column in columns], self._table, [index for index, _ in columns])
+        yield _table_of(self._table, options.max_width)
 
 
-def _table_of(columns: Sequence[Column], table: elements.Table, indices: Sequence[int]) -> Table:
-    if not table.has_head:
-        rows = _grid()
-        for _ in columns:
-            rows.add_column(overflow="fold")
-        for row in table.rows:
-            cells = [_cell(row[index], column) for index, column in zip(indices, columns, strict=True)]
-            rows.add_row(*cells)
-        return rows
+@element_text.register
+def _table(table: elements.Table) -> RenderableType:
+    if any(column.least_width for column in table.columns):
+        return _Table(table)
+    return _table_of(table, 0)  # whose own width is known, as in the cell of another table
+
+
+def _table_of(table: elements.Table, width: int) -> Table:
+    columns = [(index, column) for index, column in enumerate(table.columns) if column.least_width <= width]
+    return (_with_head if table.has_head else _without_head)(table, columns)
+
+
+def _with_head(table: elements.Table, columns: Sequence[tuple[int, Column]]) -> Table:
+    """Return a table in which numbers begin where the name of their column does."""
     rows = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
+    for _, column in columns:
         is_cropped = not column.can_wrap or not column.name
         rows.add_column(text(column.name), no_wrap=not column.can_wrap, overflow="crop" if is_cropped else "ellipsis")
     for row in table.rows:
-        cells = [element_text(row[index]) for index in indices]
+        cells = [element_text(row[index]) for index, _ in columns]
         for cell in cells:
             if isinstance(cell, Text):
                 cell.overflow = None  # a narrow terminal crops bars
@@ -270,19 +269,14 @@ def _table_of(columns: Sequence[Column], table: elements.Table, indices: Sequenc
     return rows
 
 
-def _cell(cell: Cell, column: Column) -> RenderableType:
-    """Return a cell of a list of rows; below the name of a column, numbers begin where the name does."""
-    content = element_text(cell)
-    if isinstance(content, Text) and column.is_numeric:
-        content.justify = "right"
-    return content
-
-
-@element_text.register
-def _table(table: elements.Table) -> RenderableType:
-    if all(column.least_width == 0 for column in table.columns):
-        return _table_of(table.columns, table, range(len(table.columns)))
-    return _Table(table)
+def _without_head(table: elements.Table, columns: Sequence[tuple[int, Column]]) -> Table:
+    """Return a list of rows with their numbers right-aligned."""
+    rows = _grid()
+    for _, column in columns:
+        rows.add_column(overflow="fold", justify="right" if column.is_numeric else "left")
+    for row in table.rows:
+        rows.add_row(*(element_text(row[index]) for index, _ in columns))
+    return rows
 
 
 @element_text.register
