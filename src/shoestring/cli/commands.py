@@ -83,7 +83,7 @@ def recipes(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the built-in recipes, or the options of one recipe."""
+    """List the built-in recipes and those of installed packages, or the options of one recipe."""
     from shoestring.answers.terminal.recipes import options, table
 
     recipes = api.recipes(recipe)

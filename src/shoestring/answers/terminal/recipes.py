@@ -1,4 +1,4 @@
-"""The built-in recipes as a table, and the options of one recipe in groups."""
+"""The recipes of installed packages as a table, and the options of one recipe in groups."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -11,6 +11,7 @@ from shoestring.answers.terminal.elements import grid
 from shoestring.base import config
 from shoestring.base.settings import Settings
 from shoestring.base.streams import one_line
+from shoestring.recipe.installed import BUILT_IN
 from shoestring.recipe.options import Adaptation
 
 _FIRST = ("size", "architecture", "model", "data", "epochs", "effective_batch", "subset")
@@ -21,7 +22,9 @@ def table(recipes: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Return one line for each recipe."""
     rows = grid()
     for recipe in recipes:
-        rows.add_row(Text(recipe["name"], style="bold"), recipe["summary"])
+        text = f"cannot be used: {recipe['problem']}" if recipe["problem"] else recipe["summary"]
+        origin = "" if recipe["origin"] == BUILT_IN else f" ({recipe['origin']})"
+        rows.add_row(Text(one_line(recipe["name"]), style="bold"), Text(one_line(text + origin)))
     return Group(
         rows,
         Text(),
