@@ -41,7 +41,8 @@ Work of more than 15 seconds before an answer writes a line of progress to stand
 ## Arguments and options in detail
 | argument or option | meaning |
 |---|---|
-| `RECIPE` | the name of a [built-in recipe](recipes.md), `path/to/file.py`, `path/to/file.py:Class`, or \
+| `RECIPE` | the name of a [built-in recipe](recipes.md) or of one of an \
+[installed package](../guides/recipe.md#a-recipe-in-a-package), `path/to/file.py`, `path/to/file.py:Class`, or \
 [`hf:path/to/config.json`](index.md#hugging-face-configurations). A recipe file is executed: give only \
 files that you would run with Python |
 | `--on TARGET` | the machine and its limits, by its name in [Targets](targets.md). `local` is this machine, and `cpu` \

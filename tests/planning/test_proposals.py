@@ -10,8 +10,8 @@ from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
 from shoestring.planning.gpus import search
 from shoestring.planning.proposals import proposals
-from shoestring.recipe.cheaper import Cheaper
 from shoestring.recipe.finding import find
+from shoestring.recipe.option_notes import Cheaper
 from tests.planning.estimate.example_traces import FACTS
 from tests.planning.fake_candidates import GIB, FakeCandidates, bytes_per_sample
 

@@ -91,7 +91,7 @@ def test_another_distribution_is_refused(run, tmp_path, monkeypatch):
 
 def test_uninstalled_package_is_named(run):
     for use in (lambda: shoestring.load(run), lambda: shoestring.train("line", run=run)):
-        with pytest.raises(UsageError, match=r"is of line-fitting 1\.2, which is not installed") as error:
+        with pytest.raises(UsageError, match=r"line of line-fitting 1\.2, which is not installed here") as error:
             use()
         assert error.value.hint.endswith("install line-fitting==1.2")
 

@@ -6,6 +6,7 @@ from typing import Any
 from shoestring.answers.document import GAP, Column, Document, Paragraph, Section, Span, Table
 from shoestring.base import config
 from shoestring.base.settings import Settings
+from shoestring.recipe.installed import BUILT_IN
 from shoestring.recipe.options import Adaptation
 
 _FIRST = ("size", "architecture", "model", "data", "epochs", "effective_batch", "subset")
@@ -32,10 +33,8 @@ def table(recipes: Sequence[Mapping[str, Any]]) -> Document:
 
 
 def _summary(recipe: Mapping[str, Any]) -> str:
-    if problem := recipe.get("problem"):
-        return f"cannot be used: {problem}"
-    origin = recipe["origin"]
-    return recipe["summary"] if origin == "built-in" else f"{recipe['summary']} ({origin})"
+    text = f"cannot be used: {recipe['problem']}" if recipe["problem"] else recipe["summary"]
+    return text if recipe["origin"] == BUILT_IN else f"{text} ({recipe['origin']})"
 
 
 def options(recipe: Mapping[str, Any]) -> Document:

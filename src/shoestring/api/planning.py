@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def estimate(recipe: str | object, on: str = "local", **values: object) -> Estimate:
     """Estimate the peak memory of one training step as named parts, without a GPU.
 
-    `recipe` is a built-in name, a path, or an object with `model()`, `batch(size)` and `loss(model, batch)`; `values`
+    `recipe` is the name of one, a path, or an object with `model()`, `batch(size)` and `loss(model, batch)`; `values`
     are its options and the settings. The default microbatch is the effective batch, the default precision fp32.
 
     Raises UsageError for unknown names and invalid values, TraceError if a training step of the model cannot be traced.

@@ -32,6 +32,12 @@ HEADINGS = {
         r"| cannot be read as a recipe: |^the recipe's code |^\w+(Error|Exception): "
     ),
     "the command would execute a file": r" would execute the file ",
+    "the recipe's package": (
+        r"^the name .* is that of several recipes|^the recipe .* of .* cannot be loaded"
+        r"|^the recipe .* is of .*, and here of "
+        r"| was trained with the recipe .*, which is not installed here$|^the recipe's package "
+        r"|^a notebook carries no other package"
+    ),
     # Planning
     "does not fit on kaggle-t4": r" does not fit (?!the )|^the upper estimate of .* is more than the ",
     "the update depends on a tensor's values": r" depends on a tensor's values",

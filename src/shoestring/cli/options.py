@@ -31,7 +31,7 @@ Recipe = Annotated[
     str,
     typer.Argument(
         metavar="RECIPE",
-        help="A built-in recipe, path/to/file.py, or hf:path/to/config.json.",
+        help="The name of a recipe, path/to/file.py, or hf:path/to/config.json.",
         autocompletion=completion.recipe,
     ),
 ]

@@ -13,7 +13,7 @@ from shoestring.planning.candidates import Candidate, Candidates
 from shoestring.planning.search import TIE_RATIO, collect_candidates, fastest
 from shoestring.planning.shares import samples_per_shard
 from shoestring.planning.trace.record import Facts, Trace
-from shoestring.recipe.cheaper import Cheaper
+from shoestring.recipe.option_notes import Cheaper
 from shoestring.recipe.options import Adaptation, LoadedRecipe, option_fields
 
 _SMALLER_BATCH = Cheaper("a smaller effective batch, whose completions are generated all at once")

@@ -262,7 +262,7 @@ def describe(loaded: LoadedRecipe) -> dict[str, Any]:
         name (text): the name of the recipe, or of its file
         summary (text): the first line of the recipe's docstring
         origin (text): `built-in`, the distribution and version of the package, or the file of the recipe
-        problem (text): why the recipe cannot be used; null if it can
+        problem (text or null): why the recipe cannot be used; null if it can
         options (list of objects): the recipe's options, its own first
         options.name (text): the key of `--set`
         options.default (JSON): the value without `--set`; null for none

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from shoestring.base.errors import UsageError
 from shoestring.base.packages.requirements import require
 from shoestring.recipe import evidence
-from shoestring.recipe.cheaper import Cheaper
 from shoestring.recipe.evaluating import EvaluatesBatches
+from shoestring.recipe.option_notes import Cheaper
 from shoestring_recipes.cloud.layout import SHARES, count_triplets
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from shoestring.base import config
 from shoestring.base.errors import UsageError
-from shoestring.recipe.cheaper import Cheaper
+from shoestring.recipe.option_notes import Cheaper
 from shoestring_recipes.rows import OnBadRows
 
 GgufType: TypeAlias = Literal["F32", "F16", "BF16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from shoestring.base.errors import UsageError
-from shoestring.recipe.cheaper import Cheaper
+from shoestring.recipe.option_notes import Cheaper
 from shoestring_recipes.legal import roles
 from shoestring_recipes.legal.split import is_fold
 from shoestring_recipes.rows import OnBadRows

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from shoestring.base.errors import UsageError
 from shoestring.base.packages.requirements import require
-from shoestring.recipe.cheaper import Cheaper
 from shoestring.recipe.evaluating import EvaluatesBatches
+from shoestring.recipe.option_notes import Cheaper, SelectsNewInputs
 from shoestring_recipes.rows import OnBadRows
 from shoestring_recipes.temporal import split
 from shoestring_recipes.temporal.architectures import (
@@ -97,7 +97,9 @@ class Options:
     label_smoothing: Annotated[float, "share of each label that is spread evenly over all classes"] = 0.1
     warmup_epochs: Annotated[int, "epochs of linear warmup of the learning rate"] = 5
     bars: Annotated[
-        Literal["all", "latest"], "the bars to predict: all that have a full history, or the latest of each symbol"
+        Literal["all", "latest"],
+        "the bars to predict: all that have a full history, or the latest of each symbol",
+        SelectsNewInputs("latest"),
     ] = "all"
     fold: Annotated[str | None, "3/5: the third of five expanding walk-forward folds; none: 70/15/15 % by time"] = None
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from shoestring.base.config import too_small
 from shoestring.base.errors import UsageError
-from shoestring.recipe.cheaper import Cheaper
+from shoestring.recipe.option_notes import Cheaper
 from shoestring_recipes.rows import OnBadRows
 
 

@@ -45,7 +45,7 @@ def start(
         str | None,
         typer.Argument(
             metavar="[RECIPE]",
-            help="A built-in recipe or path/to/file.py; may be left out to go on.",
+            help="The name of a recipe or path/to/file.py; may be left out to go on.",
             autocompletion=completion.recipe,
         ),
     ] = None,

@@ -17,7 +17,7 @@ def recipes(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the built-in recipes, or the options of one recipe."""
+    """List the built-in recipes and those of installed packages, or the options of one recipe."""
     from shoestring.answers.recipes import options, table
 
     recipes = api.recipes(recipe)

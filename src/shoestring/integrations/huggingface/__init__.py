@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from shoestring.base import config
 from shoestring.base.errors import UsageError
 from shoestring.base.packages import requirements
-from shoestring.recipe.cheaper import Cheaper
+from shoestring.recipe.option_notes import Cheaper
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

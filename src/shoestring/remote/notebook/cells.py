@@ -49,14 +49,15 @@ def make_cells(
     values: Mapping[str, Any],
     files: Mapping[str, str],
     in_datasets: Mapping[str, str],
+    new_inputs: Mapping[str, str],
     install: str,
     allow_cpu: bool = False,
 ) -> Iterator[Cell]:
-    """Yield the cells. `recipe` is a built-in name or the path of one of `files`, which the notebook writes.
+    """Yield the cells. `recipe` is a name or the path of one of `files`, which the notebook writes.
 
-    `in_datasets` has options that are paths in attached datasets. `install` is the source of the cell that installs
-    Shoestring. With `allow_cpu` a session without a GPU trains on its CPU; otherwise the cell that trains raises an
-    error.
+    `in_datasets` has options that are paths in attached datasets, and `new_inputs` those with which the recipe predicts
+    for new inputs of its own data. `install` is the source of the cell that installs Shoestring. With `allow_cpu` a
+    session without a GPU trains on its CPU; otherwise the cell that trains raises an error.
     """
     folder = re.sub(r"[^\w.-]+", "-", name)  # of a class in a file, the name has a colon
     yield _text(
@@ -102,16 +103,17 @@ session.continue_attached_run(RUN)"""
     yield _code("session.show_page(shoestring.report(RUN))")
     yield _text("## Use the model\n\nThe metrics of its best weights, and predictions for new inputs.")
     yield _code("shoestring.evaluate(RUN)")
-    yield _code(_predict_code(name, has_data="data" in {*values, *in_datasets}))
+    yield _code(_predict_code(new_inputs, has_data="data" in {*values, *in_datasets}))
     pairs = (f"{option}={option_text(value)}" for option, value in {**values, **in_datasets}.items())
     arguments = "".join(f" --set {shlex.quote(pair)}" for pair in pairs)
     yield _text("## What to do next\n\n" + _NEXT[platform].format(recipe=recipe, name=folder, options=arguments))
 
 
-def _predict_code(recipe: str, *, has_data: bool) -> str:
-    if recipe == "temporal":  # the latest bars of its own data are new inputs
+def _predict_code(new_inputs: Mapping[str, str], *, has_data: bool) -> str:
+    if new_inputs:
         data = 'data=OPTIONS["data"], ' if has_data else ""
-        return f'shoestring.predict(RUN, {data}bars="latest", out=session.predictions_file(RUN))'
+        options = "".join(f'{name}="{value}", ' for name, value in new_inputs.items())
+        return f"shoestring.predict(RUN, {data}{options}out=session.predictions_file(RUN))"
     return """\
 NEW_DATA = None  # the path of a file or folder with new inputs
 

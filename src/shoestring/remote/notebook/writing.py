@@ -16,7 +16,8 @@ from shoestring.base.units import bytes_text
 from shoestring.hardware.images import ImageAnswer, image_answer
 from shoestring.hardware.targets import find as find_target
 from shoestring.hardware.targets import machines
-from shoestring.recipe.options import LoadedRecipe
+from shoestring.recipe.option_notes import SelectsNewInputs
+from shoestring.recipe.options import LoadedRecipe, option_fields
 from shoestring.recipe.requirements import required_extras
 from shoestring.remote.kaggle.upload import dataset_metadata
 from shoestring.remote.notebook.carried import install_cell
@@ -104,6 +105,7 @@ def write_notebook(
         _plain(values),
         files,
         in_datasets={name: str(path) for name, path in loaded.in_datasets.items()},
+        new_inputs=_new_inputs(loaded),
         install=install,
         allow_cpu=allow_cpu,
     )
@@ -138,6 +140,12 @@ def write_notebook(
         user=user,
         wheels=str(folder / WHEELS) if wheels else "",
     )
+
+
+def _new_inputs(loaded: LoadedRecipe) -> dict[str, str]:
+    """Return the options with which the recipe predicts for new inputs of its own data; none if there are none."""
+    fields = option_fields(loaded).values()
+    return {field.name: note.value for field in fields for note in field.notes if isinstance(note, SelectsNewInputs)}
 
 
 def _wheels(answer: ImageAnswer) -> dict[str, bytes]:

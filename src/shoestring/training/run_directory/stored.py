@@ -193,7 +193,7 @@ class StoredPlan:
         """Raise UsageError if `recipe` is the name of the run's recipe, whose package is not installed."""
         if recipe == self.recipe and self._package and package_of(self.recipe) is None:
             raise UsageError(
-                f"the recipe {self.recipe} of {run} is of {self._package}, which is not installed",
+                f"{run} was trained with the recipe {self.recipe} of {self._package}, which is not installed here",
                 hint=pip_install(self._package.requirement),
             )
 

@@ -6,7 +6,7 @@ person can read on Kaggle what the session does.
 The configuration is a JSON object:
 
     format, nonce (32 hexadecimal digits, new for each session), session (from 1)
-    recipe             a built-in name, or a path in `files`
+    recipe             the name of a recipe, or a path in `files`
     extras             the extras of Shoestring that it requires
     python             the version of Python that the wheels are for
     files, digests     the recipe's files, compressed, and their SHA-256, by path

@@ -1,4 +1,4 @@
-"""What an option says of itself to a plan: a run needs less memory or time with other values of it.
+"""What an option says of itself to the rest of Shoestring, which knows no recipe's options by name.
 
 It stands beside the option's help:
 
@@ -36,3 +36,10 @@ class Cheaper:
         if not isinstance(value, int) or value <= 1:
             return []
         return sorted({max(1, value * share // _PARTS) for share in range(1, _PARTS)} - {value})
+
+
+@dataclass(frozen=True)
+class SelectsNewInputs:
+    """With this value of the option, a prediction without other data is one for new inputs."""
+
+    value: str
