@@ -6,4 +6,5 @@ for each (`rank.py`), which find each other in `meeting.py`, and starts all of t
 
 The process that a person has started is only a supervisor (`supervisor.py`): it imports little and trains nothing, so
 it can end a session in time whatever the training process does. When it is killed, its children end as well, and the
-lock is free."""
+lock is free.
+"""
