@@ -151,7 +151,9 @@ def test_every_command_with_json_has_its_keys_on_the_page():
     group = typer.main.get_command(app)
     commands = {
         **group.commands,
-        **{f"kaggle {verb}": item for verb, item in group.commands["kaggle"].commands.items()},
+        **{
+            f"{name} {verb}": item for name in ("kaggle", "new") for verb, item in group.commands[name].commands.items()
+        },
     }
     with_json = {name for name, command in commands.items() if any("--json" in item.opts for item in command.params)}
     described = {
@@ -160,11 +162,13 @@ def test_every_command_with_json_has_its_keys_on_the_page():
     assert described == with_json
 
 
-def test_keys_of_recipes_and_targets(ask):
+def test_keys_of_recipes_and_targets(ask, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     for command, arguments in (
         ("recipes", ["recipes"]),
         ("recipes RECIPE", ["recipes", "temporal"]),
         ("targets", ["targets"]),
+        ("new recipe", ["new", "recipe", "my_recipe"]),
     ):
         compared = Comparison(command)
         compared.add(ask(*arguments))

@@ -1,9 +1,13 @@
+import io
+import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import shoestring
-from shoestring.remote.wheel import build_wheel, wheel_name
+from shoestring.recipe.finding import find
+from shoestring.remote.wheel import build_wheel, recipes_used, wheel_name
 
 
 def test_wheel_is_installed_by_pip_and_is_the_same_copy(tmp_path):
@@ -30,3 +34,21 @@ def test_wheel_is_installed_by_pip_and_is_the_same_copy(tmp_path):
 
 def test_same_files_make_the_same_bytes():
     assert build_wheel() == build_wheel()
+
+
+def test_wheel_with_one_recipe_has_no_other_and_no_entry_point_of_one():
+    with zipfile.ZipFile(io.BytesIO(build_wheel(["legal"]))) as archive:
+        names = archive.namelist()
+        entry_points = archive.read(next(name for name in names if name.endswith("entry_points.txt"))).decode()
+    packages = {name.split("/")[1] for name in names if name.startswith("shoestring_recipes/") and name.count("/") > 1}
+    assert packages == {"legal"} and "shoestring_recipes/rows.py" in names
+    assert re.findall(r"shoestring_recipes\.(\w+)", entry_points) == ["legal"]
+
+
+def test_recipes_that_a_file_imports_are_carried(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from shoestring_recipes import cloud, rows\n"
+        "from shoestring_recipes.legal import Legal\n\nclass Mine(Legal): ...\n"
+    )
+    assert recipes_used(find(str(tmp_path / "mine.py"))) == {"legal", "cloud"}
+    assert recipes_used(find("temporal")) == {"temporal"}

@@ -12,16 +12,19 @@ import importlib.metadata
 import io
 import re
 import zipfile
+from collections.abc import Collection
 from pathlib import Path
 
 from shoestring.base.errors import UsageError
 from shoestring.base.reading import read_bytes
 from shoestring.base.units import MIB, bytes_text
 from shoestring.recipe.installed import Package
+from shoestring.recipe.options import LoadedRecipe
 from shoestring.version import __version__
 
 _NAME = "shoestring"
-_PACKAGES = (_NAME, "shoestring_recipes")
+_RECIPES = "shoestring_recipes"
+_PACKAGES = (_NAME, _RECIPES)
 _TIME = (1980, 1, 1, 0, 0, 0)
 _MAX_BYTES = 16 * MIB
 _OF_THE_INSTALLATION = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
@@ -35,8 +38,8 @@ def wheel_name() -> str:
     return f"{_NAME}-{__version__}-py3-none-any.whl"
 
 
-def build_wheel() -> bytes:
-    """Return the wheel of the running copy of Shoestring.
+def build_wheel(recipes: Collection[str] | None = None) -> bytes:
+    """Return the wheel of the running copy of Shoestring, with all built-in recipes or only the named `recipes`.
 
     Raises UsageError if this copy has no metadata, because it was neither installed nor installed as editable.
     """
@@ -47,8 +50,27 @@ def build_wheel() -> bytes:
         for path in sorted((folder / package).rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts
     }
+    metadata = _metadata()
+    if recipes is not None:
+        left_out = {entry.name for entry in (folder / _RECIPES).iterdir() if entry.is_dir()} - set(recipes)
+        folders = tuple(f"{_RECIPES}/{name}/" for name in left_out)
+        files = {name: content for name, content in files.items() if not name.startswith(folders)}
+        modules = {f"{_RECIPES}.{name}" for name in left_out}
+        entry_points = metadata["entry_points.txt"].splitlines(keepends=True)
+        metadata["entry_points.txt"] = "".join(
+            line for line in entry_points if line.partition("=")[2].partition(":")[0].strip() not in modules
+        )
     info = f"{_NAME}-{__version__}.dist-info"
-    return _pack(info, files | {f"{info}/{name}": content.encode() for name, content in _metadata().items()})
+    return _pack(info, files | {f"{info}/{name}": content.encode() for name, content in metadata.items()})
+
+
+def recipes_used(loaded: LoadedRecipe) -> set[str]:
+    """Return the built-in recipes that this recipe is, or whose names are in those of its files that import any."""
+    texts = [type(loaded.recipe).__module__]
+    if loaded.source:
+        texts += [content.decode(errors="replace") for content in loaded.source.contents.values()]
+    words = {word for text in texts if re.search(r"shoestring[._]recipes", text) for word in re.findall(r"\w+", text)}
+    return {path.name for path in (Path(__file__).parents[2] / _RECIPES).iterdir() if path.is_dir()} & words
 
 
 def rebuild_wheel(package: Package) -> tuple[str, bytes]:

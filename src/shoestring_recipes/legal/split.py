@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from shoestring.base.errors import DataError
+from shoestring_recipes.folds import is_fold as is_numbered_fold
 from shoestring_recipes.legal.documents import Document
-from shoestring_recipes.temporal import split as temporal_split
 
 HELD_OUT = 0.1
 """Share of the judgments for validation, and again for the test, unless files or folds define the parts."""
@@ -58,7 +58,7 @@ def part_shares(fold: str | None) -> dict[str, float]:
 
 def is_fold(text: str) -> bool:
     """Return whether `text` is `all` or like `3/5`, the third of five folds."""
-    return text == "all" or temporal_split.is_fold(text)
+    return text == "all" or is_numbered_fold(text)
 
 
 def _shuffle(documents: Sequence[Document]) -> list[Document]:

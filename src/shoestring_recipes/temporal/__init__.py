@@ -19,6 +19,7 @@ from shoestring.base.errors import UsageError
 from shoestring.base.packages.requirements import require
 from shoestring.recipe.evaluating import EvaluatesBatches
 from shoestring.recipe.option_notes import Cheaper, SelectsNewInputs
+from shoestring_recipes.folds import is_fold
 from shoestring_recipes.rows import OnBadRows
 from shoestring_recipes.temporal import split
 from shoestring_recipes.temporal.architectures import (
@@ -52,7 +53,7 @@ RULES: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
     (("dropout", "label_smoothing"), "at least 0 and less than 1", lambda value: 0 <= value < 1),
     (("learning_rate",), "more than 0", lambda value: value > 0),
     (("timeframe",), f"one of {', '.join(TIMEFRAMES)}", lambda value: value in TIMEFRAMES),
-    (("fold",), "like 3/5, the third of five", split.is_fold),
+    (("fold",), "like 3/5, the third of five", is_fold),
 )
 
 

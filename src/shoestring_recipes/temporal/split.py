@@ -1,18 +1,11 @@
 """Splitting the data by time: train, then validation, then test."""
 
-import re
 from itertools import pairwise
 
 import numpy as np
 
 PARTS = ("train", "validation", "test")
 SHARES = (0.70, 0.15, 0.15)
-
-
-def is_fold(text: str) -> bool:
-    """Return whether `text` is like `3/5`, the third of five folds."""
-    match = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", text)
-    return match is not None and int(match[1]) <= int(match[2])
 
 
 def shares(fold: str | None) -> tuple[float, ...]:

@@ -1,6 +1,7 @@
 import pytest
 
-from shoestring_recipes.temporal.split import borders, is_fold, shares
+from shoestring_recipes.folds import is_fold
+from shoestring_recipes.temporal.split import borders, shares
 
 
 def test_default_split_is_70_15_15() -> None:

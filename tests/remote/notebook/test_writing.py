@@ -132,7 +132,7 @@ def files_of(wheel):
 def install(monkeypatch, tmp_path):
     """Run the cell of a notebook on an invented machine, which pip changes; return pip's commands and constraints."""
 
-    def run(folder, installed):
+    def run(folder, installed, recipes=("temporal",)):
         site = tmp_path / "site" / "shoestring"
         site.mkdir(parents=True)
         commands, constraints = [], []
@@ -152,7 +152,7 @@ def install(monkeypatch, tmp_path):
             assert check or "--find-links" in command
             commands.append(command[3:])
             if "--force-reinstall" in command:
-                assert files_of(Path(command[-1]).read_bytes()) == files_of(build_wheel())
+                assert files_of(Path(command[-1]).read_bytes()) == files_of(build_wheel(recipes))
             installed.update(text.split("==") for text in command if "==" in text)
             if "--constraint" in command:
                 constraints.extend(Path(command[command.index("--constraint") + 1]).read_text().split())
@@ -177,7 +177,7 @@ def test_install_cell_takes_tested_versions_of_what_the_machine_lacks(install, t
     shoestring.notebook("chart", out=tmp_path / "out", size="tiny", quantization="nf4")
     # The image is newer than the table, and has another version of pyarrow that is enough.
     installed = {"torch": "2.10.0+cu128", "datasets": "4.0.0", "pyarrow": "22.0"}
-    (own, online), constraints = install(tmp_path / "out", installed)
+    (own, online), constraints = install(tmp_path / "out", installed, ["chart"])
     assert constraints == ["torch==2.10.0+cu128", "bitsandbytes==0.50.2", "trl==1.16.0", "datasets==5.0.1"]
     assert "--no-deps" in own and "--no-index" in own
     assert "--no-index" not in online and online[-1].endswith(".whl[bitsandbytes,chart]")
@@ -219,7 +219,7 @@ def test_notebook_without_internet_has_the_wheels_as_a_dataset(install, tmp_path
     mounted = tmp_path / "kaggle" / "input" / "datasets" / "me" / "shoestring-legal-wheels"
     mounted.mkdir(parents=True)
     (out / "wheels" / "nupunkt.whl").rename(mounted / "nupunkt.whl")
-    (_, offline), constraints = install(out, {"torch": "2.10.0"})
+    (_, offline), constraints = install(out, {"torch": "2.10.0"}, ["legal"])
     assert offline[-3:] == ["--find-links", str(mounted), "nupunkt==0.8.0"] and "--no-index" in offline
     assert not constraints
 

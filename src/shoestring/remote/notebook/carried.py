@@ -108,12 +108,15 @@ print(f"Shoestring {{shoestring.__version__}} is ready")
 '''
 
 
-def install_cell(extras: Iterable[str], lacks: Iterable[LackingPackage], dataset: str) -> str:
-    """Return the source of the cell that installs Shoestring with its `extras`.
+def install_cell(
+    extras: Iterable[str], lacks: Iterable[LackingPackage], dataset: str, recipes: Iterable[str] = ()
+) -> str:
+    """Return the source of the cell that installs Shoestring with its `extras`, and these of the built-in recipes.
 
+    The others are left out, because Kaggle limits the size of a notebook, and six recipes are a fifth of it.
     `lacks` is what the image of the machine lacks; `dataset` is the name of a dataset that may have the wheels of it.
     """
-    content = _compressed_wheel()
+    content = _compressed_wheel(frozenset(recipes))
     text = base64.b85encode(content).decode()
     return _PROGRAM.format(
         version=__version__,
@@ -128,9 +131,9 @@ def install_cell(extras: Iterable[str], lacks: Iterable[LackingPackage], dataset
 
 
 @functools.cache
-def _compressed_wheel() -> bytes:
-    """Return the files of the wheel as an xz stream, which takes a second or two to make."""
-    return lzma.compress(_tar_of(build_wheel()), preset=9 | lzma.PRESET_EXTREME)
+def _compressed_wheel(recipes: frozenset[str]) -> bytes:
+    """Return the files of the wheel with these recipes as an xz stream, which takes a second or two to make."""
+    return lzma.compress(_tar_of(build_wheel(recipes)), preset=9 | lzma.PRESET_EXTREME)
 
 
 def _tar_of(wheel: bytes) -> bytes:

@@ -22,6 +22,7 @@ from shoestring.recipe.requirements import required_extras
 from shoestring.remote.kaggle.upload import dataset_metadata
 from shoestring.remote.notebook.carried import install_cell
 from shoestring.remote.notebook.cells import Cell, Platform, make_cells
+from shoestring.remote.wheel import recipes_used
 from shoestring.remote.wheels import cached_wheels, download_wheels, require_wheels
 from shoestring.training.checkpoint.files import write_text
 
@@ -96,7 +97,7 @@ def write_notebook(
     answer = image_answer(platform, required(extras))
     assert answer is not None
     dataset = f"{_slug(loaded.name)}-wheels"
-    install = install_cell(extras, answer.lacks, dataset)
+    install = install_cell(extras, answer.lacks, dataset, recipes_used(loaded))
     cells = make_cells(
         recipe,
         loaded.name,
