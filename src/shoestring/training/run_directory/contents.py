@@ -1,7 +1,9 @@
 """What a run's directory contains: one row for each file and folder.
 
 A new file is added here. Its columns then decide whether it is copied, handed over to the next session on Kaggle or
-removed if space is short; a link under its name is refused, and the page of a run's directory has it.
+removed if space is short; a link under its name is refused, and the page of a run's directory has it. Only the program
+of a session on Kaggle has names of its own, because it runs before Shoestring is installed
+(`remote/kaggle/kernel/program/previous.py`); `tests/remote/test_run_contents.py` compares them.
 """
 
 import re
