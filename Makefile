@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 
 # Tests of every package, one tiny run and one resumed run.
 QUICK := tests/base tests/hardware tests/recipe tests/planning/estimate $(wildcard tests/planning/test_*.py) \
-  $(addprefix tests/training/,checkpoint data engine session test_loop.py) tests/invariants/test_resume.py tests/test_names.py \
+  $(addprefix tests/training/,checkpoint data engine run_directory session test_loop.py) tests/invariants/test_resume.py tests/test_names.py \
   tests/test_design.py
 
 # Recipes, library trainers, several processes, export and resume.

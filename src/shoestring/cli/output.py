@@ -54,9 +54,8 @@ def print_answer(facts: Any, as_json: bool, document: Callable[[], Any]) -> None
     answer = document()
     console = SafeConsole(file=streams.answer_stream())
     for part in answer if isinstance(answer, list) else [answer]:
-        console.print(
-            render(part) if isinstance(part, Document) else part, crop=False
-        )  # commands stay on one line, however long
+        # Commands stay on one line, however long.
+        console.print(render(part) if isinstance(part, Document) else part, crop=False)
 
 
 def print_error(error: Exception, cause: BaseException | None = None) -> int:
