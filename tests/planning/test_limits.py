@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from typing import Annotated
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from shoestring.base.units import MIB, parse_bytes
 from shoestring.hardware import targets
 from shoestring.planning.planner import make_plan
 from shoestring.recipe.finding import find
+from shoestring.recipe.option_notes import Cheaper
 from tests.planning.shared_tracers import cached_traces  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.usefixtures("cached_traces")
@@ -44,7 +46,7 @@ class Reader:
 class Options:
     effective_batch: int = 4
     epochs: int = 1
-    seq_len: int = 16384
+    seq_len: Annotated[int, "the length of a sample", Cheaper("shorter samples")] = 16384
 
 
 def plan_for(target, requested=None, *, thorough=True, recipe=None):

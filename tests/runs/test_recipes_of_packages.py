@@ -7,9 +7,9 @@ import sys
 
 import pytest
 import torch
-from shoestring.api_kaggle import preview
 
 import shoestring
+from shoestring.api.kaggle import preview
 from shoestring.base.errors import UsageError
 from shoestring.cli.commands import app
 from tests.recipe.packages import install

@@ -14,10 +14,11 @@ TRACEBACK_VARIABLE = "SHOESTRING_TRACEBACK"
 """The environment variable that makes the command line print the whole traceback of an error."""
 
 _TRACEBACK_HINT = f"{TRACEBACK_VARIABLE}=1 in the environment prints the whole traceback"
+_PACKAGE = Path(__file__).parents[1]
 _NOT_THE_USERS = re.compile(
     "|".join(
         [
-            *(re.escape(f"{folder}/") for folder in (Path(__file__).parents[1], sysconfig.get_path("stdlib"))),
+            *(re.escape(f"{folder}/") for folder in (_PACKAGE, f"{_PACKAGE}_recipes", sysconfig.get_path("stdlib"))),
             ".*/(site|dist)-packages/",
             "<",
         ]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-_PACKAGE = Path(__file__).parents[1]
-_OWN = tuple(str(_PACKAGE / folder) for folder in ("trace", "recipe"))
+_PACKAGE = Path(__file__).parents[2]
+_OWN = tuple(f"{_PACKAGE / folder}/" for folder in ("planning/trace", "recipe"))
 _TORCH = str(Path(torch.__file__).parent)
 
 _PYTHON_SYNTAX = {
