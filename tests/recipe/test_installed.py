@@ -55,10 +55,10 @@ def test_an_error_names_the_packages_that_share_a_name_only_where_it_is_used(sit
     for distribution in ("line-fitting", "other-lines"):
         recipes = f"line = {distribution.replace('-', '_')}:LineFitting"
         infos = [install(site, distribution, recipes=f"{recipes}\nlegal{recipes.removeprefix('line')}")]
-    with pytest.raises(UsageError, match=r"line is .* of the packages (line-fitting|other-lines) 1\.0 and ") as error:
+    with pytest.raises(UsageError, match=r"a recipe named line: (line-fitting|other-lines) 1\.0 and ") as error:
         find("line")
     assert error.value.hint.startswith("uninstall one of them: pip uninstall ")
-    with pytest.raises(UsageError, match=r"legal is .* of the packages shoestring \S+ and ") as error:
+    with pytest.raises(UsageError, match=r"a recipe named legal: shoestring \S+ and ") as error:
         find("legal")
     assert error.value.hint.startswith("uninstall one of them: pip uninstall ") and "shoestring" not in error.value.hint
     assert find("vqa").is_built_in

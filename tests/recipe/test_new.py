@@ -32,6 +32,7 @@ def test_new_recipe_plans_trains_and_predicts(tmp_path, monkeypatch):
     ("name", "reason"),
     [
         ("my-recipe", "imported as a module"),
+        ("class", "imported as a module"),
         ("json", "installed module"),
         ("torch.py", "installed module"),
         ("a", "exists"),

@@ -33,8 +33,10 @@ def table(recipes: Sequence[Mapping[str, Any]]) -> Document:
 
 
 def _summary(recipe: Mapping[str, Any]) -> str:
-    text = f"cannot be used: {recipe['problem']}" if recipe["problem"] else recipe["summary"]
-    return text if recipe["origin"] == BUILT_IN else f"{text} ({recipe['origin']})"
+    if recipe["problem"]:
+        return f"cannot be used: {recipe['problem']}"
+    summary, origin = str(recipe["summary"]), str(recipe["origin"])
+    return summary if origin == BUILT_IN or origin.endswith(".py") else f"{summary} ({origin})"
 
 
 def options(recipe: Mapping[str, Any]) -> Document:
@@ -60,7 +62,7 @@ def options(recipe: Mapping[str, Any]) -> Document:
     return Document(
         title=recipe["name"],
         subtitle=recipe["summary"],
-        sentences=[[Span(recipe["name"], "strong"), "  ", recipe["summary"]]],
+        sentences=[[Span(recipe["name"], "strong"), "  ", _summary(recipe)]],
         content=[
             *(Section(title, [_options(group)]) for title, group in groups.items() if group),
             GAP,

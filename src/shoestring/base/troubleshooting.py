@@ -33,7 +33,7 @@ HEADINGS = {
     ),
     "the command would execute a file": r" would execute the file ",
     "the recipe's package": (
-        r"^the name .* is that of several recipes|^the recipe .* of .* cannot be loaded"
+        r"^several packages have a recipe named|^the recipe .* of .* cannot be loaded"
         r"|^the recipe .* is of .*, and here of "
         r"| was trained with the recipe .*, which is not installed here$|^the recipe's package "
         r"|^a notebook carries no other package"

@@ -90,6 +90,8 @@ def _suggest(reference: str) -> str:
     is_hub_name = _HUB_NAME.fullmatch(reference) and not (is_file(path) or is_folder(path))
     if is_model or path.suffix == ".json" or is_hub_name:
         return f"for a Hugging Face model use {HUGGING_FACE}{reference}"
+    if is_file(file := Path(f"{path}.py")):
+        return f"did you mean {file}?"
     if not (names := list(installed.installed())):
         return "this copy of Shoestring has no metadata, so nothing is found by its name: install it with pip"
     return (

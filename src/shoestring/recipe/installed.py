@@ -99,7 +99,7 @@ def find(name: str) -> InstalledRecipe | None:
 def ambiguity(recipes: Sequence[InstalledRecipe]) -> str:
     """Describe that several packages have a recipe of the same name."""
     names = " and ".join(str(recipe.package) for recipe in recipes)
-    return f"the name {recipes[0].name} is that of several recipes, of the packages {names}"
+    return f"several packages have a recipe named {recipes[0].name}: {names}"
 
 
 def built_in_names() -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import keyword
 import re
 from dataclasses import dataclass
 from importlib import resources
@@ -37,7 +38,7 @@ def write_recipe(name: str, folder: Path = Path()) -> NewRecipe:
     hide, and if the file exists.
     """
     name = name.removesuffix(".py")
-    if not _NAME.fullmatch(name):
+    if not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise UsageError(
             f"{name!r} cannot be the name of a recipe: its file is imported as a module",
             hint="use letters, digits and underscores, beginning with a letter, for example my_recipe",

@@ -1,10 +1,9 @@
 """A recipe to begin with. It runs as it is, on synthetic data; replace its parts one by one.
 
-shoestring plan {name}.py --on kaggle-t4       does it fit into a GPU, and how long does it take?
-shoestring check {name}.py                     tries a few updates on this machine
-shoestring train {name}.py --run runs/{name}   trains; the same command continues after an interruption
-
-shoestring recipes {name}.py                   lists its options
+Does it fit into a GPU, and how long does it take?          shoestring plan {name}.py --on kaggle-t4
+Try a few updates on this machine:                          shoestring check {name}.py
+Train; the same command continues after an interruption:    shoestring train {name}.py --run runs/{name}
+List its options:                                           shoestring recipes {name}.py
 """
 
 from dataclasses import dataclass
