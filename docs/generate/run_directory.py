@@ -23,9 +23,10 @@ in each session. A command that is refused leaves the run as it was.
 ## Runs from someone else
 `evaluate`, `predict`, `export` and `replay` execute a recipe file only if the command names it (`--recipe`), or if you
 have trained with it, and with the files beside it that it imports, on this machine: `train` writes their digests to
-`$XDG_STATE_HOME/shoestring/trusted.json` (by default below `~/.local/state`). Links in a run's directory are not
-followed under any name of the table; the directory itself may be a link. `plan.json` and the lines of `events.jsonl`
-have digests, the event `stop` has that of `state.json`, and a file that has changed is reported.
+`$XDG_STATE_HOME/shoestring/trusted.json` (by default below `~/.local/state`). A recipe of an installed package is used
+if the distribution and its version are those in `plan.json`, or if the command names the recipe. Links in a run's
+directory are not followed under any name of the table; the directory itself may be a link. `plan.json` and the lines of
+`events.jsonl` have digests, the event `stop` has that of `state.json`, and a file that has changed is reported.
 """
 
 

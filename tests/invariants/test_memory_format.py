@@ -183,8 +183,8 @@ def test_trained_weights_are_used_in_the_format_of_the_run(channels_last):
     weight = load_model(open_run(channels_last, {}, recipe=recipe)).module.features[0].weight
     assert weight.is_contiguous(memory_format=torch.channels_last)
     assert not weight.is_contiguous()
-    made = replay(open_replayable(channels_last, 4, {}, recipe=Images()), 4)
-    assert (made.from_checkpoint, made.equals_checkpoint) == (3, True)
+    replayed = replay(open_replayable(channels_last, 4, {}, recipe=Images()), 4)
+    assert (replayed.from_checkpoint, replayed.equals_checkpoint) == (3, True)
 
 
 class OwnFormat(Images):

@@ -101,7 +101,7 @@ class Labels:
 
 @dataclass(frozen=True)
 class Bar:
-    """Shares of a width, from the left, in the color of a status; more than 1 in all is drawn as too much."""
+    """Shares of a width, from the left, in the color of a status; more than 1 in total is drawn as too much."""
 
     shares: Sequence[float]
     status: str = ""

@@ -8,5 +8,5 @@ The order is: trace one update of each candidate (`trace`), estimate memory and 
 search (`search.py`, `gpus.py`), then schedule and explain the winner. Only a trace runs the recipe, in a child process.
 
 Planning needs no GPU, writes no run and trains nothing. It never imports `training`; what both count, such as the disk
-space of a run, is in `base/run_limits.py`. What is not known is said so, instead of being counted as nothing.
+space of a run, is in `base/run_limits.py`. What is unknown is reported as unknown, and never counted as zero.
 """
