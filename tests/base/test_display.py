@@ -12,7 +12,7 @@ from tests.mine import Mine
 
 @pytest.mark.parametrize("form", [display.html, display.text])
 def test_unknown_answer_is_an_error(form):
-    with pytest.raises(NotImplementedError, match="list is no answer"):
+    with pytest.raises(TypeError, match="list is not an answer"):
         form([])
 
 

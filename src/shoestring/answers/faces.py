@@ -54,16 +54,16 @@ _TEXTS: Mapping[type, Callable[[Any], Document | Screen]] = {
 
 
 def html(answer: object) -> str:
-    """Return the HTML of an answer in a notebook. Raises NotImplementedError for what is none."""
+    """Return the HTML of an answer in a notebook. Raises TypeError for a value that is not an answer."""
     return notebook.render(_find(_DOCUMENTS, answer)(answer))
 
 
 def text(answer: object) -> str:
-    """Return an answer as plain text. Raises NotImplementedError for what is none."""
+    """Return an answer as plain text. Raises TypeError for a value that is not an answer."""
     return terminal.plain(_find(_TEXTS, answer)(answer))
 
 
 def _find(documents: Mapping[type, Callable[[Any], Any]], answer: object) -> Callable[[Any], Any]:
     if type(answer) not in documents:
-        raise NotImplementedError(f"{type(answer).__name__} is no answer: answers/faces.py lists them")
+        raise TypeError(f"{type(answer).__name__} is not an answer; answers/faces.py lists the classes of answers")
     return documents[type(answer)]

@@ -29,7 +29,7 @@ _UNKNOWN = "\N{EN DASH}"
 @singledispatch
 def table(drawing: object) -> Table:
     """Return a drawing as a table."""
-    raise NotImplementedError(f"{type(drawing).__name__} is no table")
+    raise TypeError(f"{type(drawing).__name__} cannot be shown as a table")
 
 
 @table.register

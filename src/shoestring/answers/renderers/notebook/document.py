@@ -93,7 +93,7 @@ def _inline(content: Inline) -> Content:
 @singledispatch
 def element_html(item: object) -> Markup:
     """Return an element, or what is in the cell of a table, as HTML; empty if nothing of it is shown."""
-    raise NotImplementedError(f"a notebook does not know {type(item).__name__}")
+    raise TypeError(f"a notebook cannot show {type(item).__name__}")
 
 
 @element_html.register(str)

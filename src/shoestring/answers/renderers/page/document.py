@@ -99,24 +99,33 @@ def _class(status: str) -> str:
 
 
 @singledispatch
-def element_html(item: object, level: int) -> Markup:
-    """Return an element, or what is in the cell of a table, as HTML; empty if nothing of it is shown."""
-    raise NotImplementedError(f"a page does not know {type(item).__name__}")
+def element_html(item: object, level: int) -> Markup:  # noqa: ARG001 (for what is registered)
+    """Return an element, or what is in the cell of a table, as HTML; empty if nothing of it is shown.
+
+    `level` is that of the headings of sections, which only elements with others inside pass on.
+    """
+    return _single(item)
 
 
-@element_html.register(str)
-@element_html.register(Span)
-@element_html.register(Status)
-@element_html.register(LineBreak)
-@element_html.register(Swatch)
-@element_html.register(list)
-@element_html.register(tuple)
-def _text(content: Inline, level: int) -> Markup:  # noqa: ARG001  (as all of them)
+@singledispatch
+def _single(item: object) -> Markup:
+    """Return an element with no others inside."""
+    raise TypeError(f"a page cannot show {type(item).__name__}")
+
+
+@_single.register(str)
+@_single.register(Span)
+@_single.register(Status)
+@_single.register(LineBreak)
+@_single.register(Swatch)
+@_single.register(list)
+@_single.register(tuple)
+def _text(content: Inline) -> Markup:
     return join(_inline(content))
 
 
-@element_html.register
-def _document(document: Document, level: int) -> Markup:  # noqa: ARG001
+@_single.register
+def _document(document: Document) -> Markup:
     return join(_parts(document))
 
 
@@ -130,8 +139,8 @@ def _section(section: Section, level: int) -> Markup:
     return join([element(f"h{level}", title(section.title)) if section.title else EMPTY, content])
 
 
-@element_html.register
-def _paragraph(paragraph: Paragraph, level: int) -> Markup:  # noqa: ARG001
+@_single.register
+def _paragraph(paragraph: Paragraph) -> Markup:
     if paragraph.figure or not paragraph.text:
         return EMPTY
     class_ = _CLASSES.get(paragraph.tone, "")
@@ -139,43 +148,43 @@ def _paragraph(paragraph: Paragraph, level: int) -> Markup:  # noqa: ARG001
     return element("p", text, class_=class_) if class_ else element("p", text)
 
 
-@element_html.register
-def _command(command: Command, level: int) -> Markup:  # noqa: ARG001
+@_single.register
+def _command(command: Command) -> Markup:
     purpose = element("p", title(command.purpose)) if command.purpose else EMPTY
     return join([purpose, element("pre", command.text)])
 
 
-@element_html.register
-def _code(code: Code, level: int) -> Markup:  # noqa: ARG001
+@_single.register
+def _code(code: Code) -> Markup:
     lines = element("pre", code.text)
     return element("details", element("summary", title(code.title)), lines) if code.title else lines
 
 
-@element_html.register
-def _items(items: Items, level: int) -> Markup:  # noqa: ARG001
+@_single.register
+def _items(items: Items) -> Markup:
     return element("ul", [element("li", _inline(text)) for text in items.texts])
 
 
-@element_html.register
-def _labels(labels: Labels, level: int) -> Markup:  # noqa: ARG001
+@_single.register
+def _labels(labels: Labels) -> Markup:
     remark = element("p", labels.remark, class_="muted") if labels.remark else EMPTY
     return join([facts((name.replace("_", " "), value) for name, value in labels.pairs), remark])
 
 
-@element_html.register
-def _bar(bar: Bar, level: int) -> Markup:  # noqa: ARG001
+@_single.register
+def _bar(bar: Bar) -> Markup:
     total = sum(bar.shares)
     parts = [element("i", style=f"width: {100 * share / max(1.0, total):.2f}%") for share in bar.shares]
     return element("span", parts, class_=f"bar {_class(bar.status)}" if total <= 1 else "bar failed")
 
 
-@element_html.register
-def _sparkline(curve: elements.Sparkline, level: int) -> Markup:  # noqa: ARG001
+@_single.register
+def _sparkline(curve: elements.Sparkline) -> Markup:
     return drawing.sparkline(curve.values, "var(--blue)")
 
 
-@element_html.register
-def _image(picture: elements.Image, level: int) -> Markup:  # noqa: ARG001
+@_single.register
+def _image(picture: elements.Image) -> Markup:
     caption = element("figcaption", picture.caption) if picture.caption else EMPTY
     return element("figure", image(picture.content, picture.description), caption)
 
@@ -212,8 +221,8 @@ def _metrics(metrics: elements.Metrics, level: int) -> Markup:
     return join([element_html(item, level) for item in tables.metric_tables(metrics)])
 
 
-@element_html.register
-def _drawing(item: Drawing, level: int) -> Markup:  # noqa: ARG001
+@_single.register
+def _drawing(item: Drawing) -> Markup:
     drawn = _DRAWINGS[type(item)](item)
     if not drawn:
         return EMPTY

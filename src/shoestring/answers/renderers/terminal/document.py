@@ -157,7 +157,7 @@ def _block(element: Element) -> Iterator[RenderableType]:
 @singledispatch
 def element_text(element: object) -> RenderableType:
     """Return an element, or what is in the cell of a table."""
-    raise NotImplementedError(f"a terminal does not know {type(element).__name__}")
+    raise TypeError(f"a terminal cannot show {type(element).__name__}")
 
 
 @element_text.register(str)
