@@ -16,7 +16,8 @@ QUICK := tests/base tests/hardware tests/recipe tests/planning/estimate $(wildca
 # with SIGSEGV once, with Kaggle's versions, after their parent had run 2,500 other tests.
 VERSIONS := tests/invariants/test_sharded.py tests/recipes tests/integrations tests/techniques tests/base/packages \
   tests/training/engine $(wildcard tests/training/test_*.py) tests/training/checkpoint/test_light.py \
-  tests/invariants/test_resume.py tests/runs/export/test_export.py tests/test_examples.py tests/test_version_0_1_0.py
+  tests/invariants/test_resume.py tests/runs/export/test_export.py tests/test_examples.py tests/test_version_0_1_0.py \
+  tests/planning/simulator tests/runs/rehearse
 
 .PHONY: demo demo-kaggle quick test lint types contract unit versions soak site docs-test benchmarks claims release-check clean
 

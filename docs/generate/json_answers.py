@@ -24,6 +24,8 @@ from shoestring.runs.check import loading, preflight, trial_findings
 from shoestring.runs.evaluate import Evaluation
 from shoestring.runs.export.export import Export
 from shoestring.runs.predict.predict import Predictions
+from shoestring.runs.rehearse.prepared import PreparedRehearsal
+from shoestring.runs.rehearse.rehearsal import Rehearsal
 from shoestring.runs.replay.replayed import Replay
 from shoestring.training.session.outcome import Outcome
 
@@ -53,6 +55,8 @@ ANSWERS = (
     Answer(
         command="plan --for predict", makers=(InferencePlan,), note="With several `--on` it is a list of these objects."
     ),
+    Answer(command="rehearse", makers=(Rehearsal,)),
+    Answer(command="rehearse --prepare", makers=(PreparedRehearsal,)),
     Answer(command="check", makers=(preflight.CheckResult,)),
     Answer(command="check --measure", makers=(MeasuredRates,)),
     Answer(command="train", makers=(Outcome,)),

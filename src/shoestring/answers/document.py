@@ -240,6 +240,8 @@ class Series:
     best: float | None = None
     latest: float | None = None
     """The last value, where the points are means."""
+    keeps_peaks: bool = False
+    """Whether a face that draws few points takes the highest of neighbouring ones, as for memory, or the last."""
     dash: str = "-"
     """A line style of matplotlib; more series than colors differ by it."""
 

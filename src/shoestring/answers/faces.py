@@ -16,6 +16,8 @@ from shoestring.answers import (
     predictions,
 )
 from shoestring.answers.document import Document
+from shoestring.answers.rehearsal import document as rehearsal
+from shoestring.answers.rehearsal import prepared as prepared_rehearsal
 from shoestring.answers.renderers.notebook import document as notebook
 from shoestring.answers.renderers.terminal import document as terminal
 from shoestring.answers.watch import document as watched
@@ -30,6 +32,8 @@ from shoestring.runs.evaluate import Evaluation
 from shoestring.runs.export.export import Export
 from shoestring.runs.predict.loaded import LoadedModel
 from shoestring.runs.predict.predict import Predictions
+from shoestring.runs.rehearse.prepared import PreparedRehearsal
+from shoestring.runs.rehearse.rehearsal import Rehearsal
 from shoestring.training.session.outcome import Outcome
 
 _DOCUMENTS: Mapping[type, Callable[[Any], Document]] = {
@@ -44,13 +48,17 @@ _DOCUMENTS: Mapping[type, Callable[[Any], Document]] = {
     Predictions: predictions.document,
     LoadedModel: loaded.document,
     View: watched.document,
+    Rehearsal: rehearsal.document,
+    PreparedRehearsal: prepared_rehearsal.document,
 }
 _TEXTS: Mapping[type, Callable[[Any], Document | Screen]] = {
     **_DOCUMENTS,
     Plan: lambda answer: plan.summary(answer, full="shoestring plan --full"),
     View: Screen,
+    Rehearsal: lambda answer: rehearsal.summary(answer, full=""),
 }
-"""`print` shows the summary of a plan, since a terminal cannot fold, and a run as `shoestring watch` does."""
+"""`print` shows the summary of a plan and of a rehearsal, since a terminal cannot fold, and a run as `shoestring watch`
+does."""
 
 
 def html(answer: object) -> str:

@@ -38,6 +38,26 @@ HEADINGS = {
         r"| was trained with the recipe .*, which is not installed here$|^the recipe's package "
         r"|^a notebook carries no other package"
     ),
+    # Rehearsing
+    "the rehearsal needs another PyTorch or machine": (
+        r"^a rehearsal needs |^PyTorch .* is too old for a rehearsal|is Python .*; rehearsals run with "
+        r"|has not been prepared on this machine$|^PyTorch is not installed in this environment"
+    ),
+    "the rehearsal could not be prepared": (
+        r"^pip could not install |has no pip, which installs what a rehearsal needs|^the stack .* needs Python "
+        r"|^the package index serves PyTorch .* without CUDA|^an environment for the rehearsal could not be made"
+        r"|^the (stack .*|wheel of PyTorch) could not be written|cannot be started: "
+    ),
+    "the simulator could not be compiled": (
+        r"^there is no C\+\+ compiler|^the compiler .*, which CXX names|could not be compiled|could not be linked with "
+        r"|^\S+ is not installed, which tells the symbols|^\S+ cannot read \S+: "
+    ),
+    "there is nothing to rehearse": (
+        r"^there is nothing to rehearse|^there is no (script|stack|option) |is (a folder, )?not a script"
+        r"|were given, and a rehearsal is of one| stands before --$|only a recipe has options and settings"
+        r"|there is no GPU to simulate|has no GPU to simulate|updates count from 1|there are no such values"
+        r"|^--prepare is given alone|^-m names no module|cannot be read as a notebook"
+    ),
     # Planning
     "does not fit on kaggle-t4": r" does not fit (?!the )|^the upper estimate of .* is more than the ",
     "the update depends on a tensor's values": r" depends on a tensor's values",

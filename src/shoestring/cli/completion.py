@@ -54,6 +54,12 @@ def target_or_platform(incomplete: str) -> list[Suggestion]:
     return [*platforms, *target(incomplete)]
 
 
+def script(incomplete: str) -> list[Suggestion]:
+    """Complete what can be rehearsed by its name: a launcher or an installed recipe. The shell completes paths."""
+    launchers = [(name, "one process for each GPU") for name in ("torchrun", "accelerate")]
+    return [*(item for item in launchers if item[0].startswith(incomplete)), *recipe(incomplete)]
+
+
 def run_directory(incomplete: str) -> list[Suggestion]:
     """Complete the directory of a run below the current directory."""
     return [(path, "a run") for path in _run_directories() if path.startswith(incomplete)]

@@ -8,7 +8,6 @@ directory, which may come from someone else.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shutil
 import subprocess
@@ -17,6 +16,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from shoestring.base.cache import cache_folder
 from shoestring.base.errors import UsageError
 from shoestring.base.reading import read_bytes
 from shoestring.base.units import MIB
@@ -94,6 +94,4 @@ def _wheels_in(folder: Path) -> Iterator[Path]:
 
 
 def _folder(image: Image, package: LackingPackage) -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(cache) if Path(cache).is_absolute() else Path.home() / ".cache"
-    return base / "shoestring" / "wheels" / f"{package.pin}-py{image.python}"
+    return cache_folder("wheels") / f"{package.pin}-py{image.python}"

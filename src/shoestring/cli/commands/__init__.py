@@ -15,7 +15,18 @@ import typer
 from shoestring.base import streams
 from shoestring.base.packages.quiet import quiet_bitsandbytes
 from shoestring.cli import completion
-from shoestring.cli.commands import checking, kaggle, listing, new, notebooks, planning, runs, training, weights
+from shoestring.cli.commands import (
+    checking,
+    kaggle,
+    listing,
+    new,
+    notebooks,
+    planning,
+    rehearsing,
+    runs,
+    training,
+    weights,
+)
 from shoestring.cli.config import Command
 from shoestring.cli.options import examples
 from shoestring.cli.output import status_of
@@ -59,6 +70,11 @@ for command, *lines in (
         "plan legal --on kaggle-t4 --set epochs=5",
         "plan path/to/file.py --on kaggle-t4 --on a100-80 --limit 9h",
     ),
+    (
+        rehearsing.rehearse,
+        "rehearse train.py --on kaggle-t4 --updates 20 -- --batch_size 8",
+        "rehearse torchrun --on kaggle-t4x2 -- --nproc_per_node 2 train.py",
+    ),
     (checking.check, "check temporal --on kaggle-t4 --set size=tiny", "check --measure my-gpu.json"),
     (
         training.train,
@@ -85,7 +101,8 @@ for command, *lines in (
     (runs.watch, "watch runs/temporal", "watch runs/legal --page live.html"),
     (runs.report, "report runs/temporal", "report runs/first runs/second --out comparison.html"),
 ):
-    app.command(cls=Command, epilog=examples(*lines))(command)
+    has_arguments = command is rehearsing.rehearse
+    app.command(cls=rehearsing.WithArguments if has_arguments else Command, epilog=examples(*lines))(command)
 app.add_typer(new.app, name="new")
 app.add_typer(kaggle.app, name="kaggle")
 

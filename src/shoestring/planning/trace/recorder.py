@@ -101,7 +101,7 @@ class Recorder(TorchDispatchMode):
         written = [tensor for get in _written_arguments(func) for tensor in self._watched_tensors(get(args, kwargs))]
         if (new or written) and not _only_allocates(func):
             read = self._watched_tensors((args, kwargs))
-            op = _operator(func, args, kwargs, result, read, new + written)
+            op = operator(func, args, kwargs, result, read, new + written)
             self._append_operator(op, self._calls, self._python_calls)
         if func is recurrent.FORWARD:
             self.label(result[-2:-1], "reserve space")
@@ -298,7 +298,7 @@ class Recorder(TorchDispatchMode):
         return len(self._bytes) - 1
 
 
-def _operator(
+def operator(
     func: Any,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -306,6 +306,7 @@ def _operator(
     read: list[Tensor],
     written: list[Tensor],
 ) -> Op:
+    """Return the record of a call that read and wrote these tensors on the device."""
     if func._schema.name in _GATHERS:
         read = written
     count = flop_registry.get(func._overloadpacket)

@@ -248,7 +248,8 @@ def _line_chart(chart: elements.LineChart) -> Markup:
     heights = [point.y for curve in series for point in curve.points]
     if not heights:
         return EMPTY
-    low, high = min(heights), max(heights)
+    marked = [*heights, *(level.y for level in chart.levels), *([0.0] if chart.is_from_zero else [])]
+    low, high = min(marked), max(marked)
     is_logarithmic = chart.can_be_logarithmic and elements.is_steep(heights)
     scale = math.log if is_logarithmic else float
     bottom, span = scale(low), (scale(high) - scale(low)) or 1.0
@@ -271,17 +272,21 @@ def _line_chart(chart: elements.LineChart) -> Markup:
         element("span", f"{chart.x} {end:,.0f}"),
         style=f"{FAINT};display:flex;justify-content:space-between",
     )
-    figure = element("div", drawing.curves(map(line, series)), axis, style="flex:1;min-width:0")
+    levels = [((scale(level.y) - bottom) / span, _COLORS[level.color]) for level in chart.levels]
+    figure = element("div", drawing.curves(map(line, series), levels), axis, style="flex:1;min-width:0")
     return join(
         [
             _caption(chart),
-            element("div", layout.dotted(_legend(series)), style="font-size:12px;margin-bottom:6px"),
+            element("div", layout.dotted(_legend(series, chart.levels)), style="font-size:12px;margin-bottom:6px"),
             element("div", numbers, figure, style="display:flex;gap:8px"),
         ]
     )
 
 
-def _legend(series: Sequence[Series]) -> Iterator[Content]:
+def _legend(series: Sequence[Series], levels: Sequence[elements.Level]) -> Iterator[Content]:
+    for level in levels:
+        mark = "\N{BOX DRAWINGS LIGHT DOUBLE DASH HORIZONTAL} "
+        yield [element("span", mark, style=f"color:{_COLORS[level.color]}"), level.text]
     for curve in series:
         mark = "\N{BLACK CIRCLE} " if curve.has_dots else "\N{BOX DRAWINGS HEAVY HORIZONTAL} "
         yield [

@@ -49,11 +49,19 @@ def mark(share: float) -> Markup:
     return element("div", style=f"position:absolute;top:-4px;bottom:-4px;width:0;border-left:2px dashed;{place}")
 
 
-def curves(lines: Iterable[tuple[Sequence[tuple[float, float]], str, bool]]) -> Markup:
-    """Return curves of (x, y) as shares of the width and the height, each with its color, as a line or as dots."""
+def curves(
+    lines: Iterable[tuple[Sequence[tuple[float, float]], str, bool]], levels: Iterable[tuple[float, str]] = ()
+) -> Markup:
+    """Return curves of (x, y) as shares of the width and the height, each with its color, as a line or as dots.
+
+    Levels are dashed horizontal lines at a share of the height, each with its color.
+    """
     shapes = [
         element("path", d=f"M0 {height}H1000", stroke=_GRID, stroke_width="1", **_STROKE) for height in (5, 100, 195)
     ]
+    for y, color in levels:
+        path = f"M0 {195 - 190 * y:.1f}H1000"
+        shapes.append(element("path", d=path, stroke=color, stroke_width="1.5", stroke_dasharray="6 5", **_STROKE))
     for points, color, has_dots in lines:
         places = [(1000 * x, 195 - 190 * y) for x, y in points]
         if has_dots:

@@ -9,19 +9,29 @@ from rich.text import Text
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _DOT = "●"
+_LEVEL = "╌"
 _MOST_FOR_LINEAR = 50
 """The ratio of the largest to the smallest value beyond which the scale is logarithmic, as on the page."""
 
 
 def chart(
-    values: Sequence[float], dots: Mapping[int, float], *, height: int, labels: int, style: str, dot_style: str
+    values: Sequence[float],
+    dots: Mapping[int, float],
+    *,
+    height: int,
+    labels: int,
+    style: str,
+    dot_style: str,
+    levels: Sequence[float] = (),
+    is_from_zero: bool = False,
 ) -> list[Text]:
     """Return `height` lines that show `values`, one for each column, as bars from the smallest value up.
 
-    `dots` are single values by column, drawn over the bars. `labels` is the width of the scale on the left, which is
-    logarithmic if the largest value is more than 50 times the smallest.
+    `dots` are single values by column, drawn over the bars, and `levels` values with a horizontal line above them.
+    `labels` is the width of the scale on the left, which is from zero, or logarithmic if the largest value is more than
+    50 times the smallest.
     """
-    every_value = [*values, *dots.values()]
+    every_value = [*values, *dots.values(), *levels, *([0.0] if is_from_zero else [])]
     low, high = min(every_value), max(every_value)
     is_logarithmic = low > 0 and high > _MOST_FOR_LINEAR * low
     transform = math.log if is_logarithmic else float
@@ -34,12 +44,17 @@ def chart(
 
     heights = [eighths(value) for value in values]
     rows = {column: min(height - 1, (eighths(value) - 1) // 8) for column, value in dots.items()}
+    level_rows = {min(height - 1, (eighths(value) - 1) // 8) for value in levels}
     lines = []
     for row in reversed(range(height)):
         line = Text(no_wrap=True)
         line.append(f"{_label(row, height, low, high, is_logarithmic):>{labels}} ", "dim")
         cells = [
-            (_DOT, dot_style) if rows.get(column) == row else (_BLOCKS[min(8, max(0, bar - 8 * row))], style)
+            (_DOT, dot_style)
+            if rows.get(column) == row
+            else (_LEVEL, dot_style)
+            if row in level_rows and bar <= 8 * row
+            else (_BLOCKS[min(8, max(0, bar - 8 * row))], style)
             for column, bar in enumerate(heights)
         ]
         for cell_style, group in groupby(cells, key=itemgetter(1)):

@@ -320,6 +320,8 @@ class _LineChart:
                 f"{mark} {one_line(curve.name)} {curve.points[-1].y if curve.latest is None else curve.latest:.4g}   ",
                 style,
             )
+        for level in self._chart.levels:
+            legend.append(f"╌ {one_line(level.text)}   ", "red")
         yield legend
         bars = next((curve for curve in series if not curve.has_dots), series[0])
         dots = {
@@ -332,6 +334,8 @@ class _LineChart:
             labels=_CHART_LABELS,
             style="cyan",
             dot_style="red",
+            levels=[level.y for level in self._chart.levels],
+            is_from_zero=self._chart.is_from_zero,
         )
         end = f"{one_line(self._chart.x)} {last:,.0f}"
         yield Text(f"{' ' * _CHART_LABELS} 0{end:>{columns - 1}}", style="dim", no_wrap=True)
@@ -343,7 +347,10 @@ def _column(x: float, last: float, columns: int) -> int:
 
 def _bars(curve: Series, last: float, columns: int) -> list[float]:
     """Return the height of a curve in each column, that of the point before it where there is none."""
-    heights = {_column(point.x, last, columns): point.y for point in curve.points}
+    heights: dict[int, float] = {}
+    for point in curve.points:
+        column = _column(point.x, last, columns)
+        heights[column] = max(point.y, heights.get(column, point.y)) if curve.keeps_peaks else point.y
     values, height = [], curve.points[0].y
     for column in range(max(heights) + 1):
         height = heights.get(column, height)

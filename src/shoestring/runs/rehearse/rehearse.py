@@ -1,0 +1,84 @@
+"""`shoestring rehearse`: run a script on simulated GPUs and say what became of it.
+
+The person's own file runs unmodified, in a process of its own with PyTorch's own allocator; nothing is executed that
+the person did not name. What its processes observe goes to a folder that is removed afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from shoestring.base.system_errors import explaining
+from shoestring.planning.simulator import environment, nvidia_smi, prepare
+from shoestring.planning.simulator.build import libraries
+from shoestring.planning.simulator.statistics import read_statistics
+from shoestring.runs.rehearse import command, processes
+from shoestring.runs.rehearse.answer import answer
+from shoestring.runs.rehearse.events import EventReader
+from shoestring.runs.rehearse.rehearsal import Rehearsal
+from shoestring.runs.rehearse.request import Progress, RehearsalRequest
+
+
+def rehearse(
+    request: RehearsalRequest,
+    *,
+    say: Callable[[str], object] = lambda _: None,
+    progress: Callable[[Progress], object] = lambda _: None,
+) -> Rehearsal:
+    """Run what is requested on the simulated target and return what became of it.
+
+    Raises UsageError if it cannot be rehearsed here, RunError if the simulator cannot be compiled.
+    """
+    interpreter, build = prepare.find(request.stack)
+    compiled = libraries(build, lambda name, done, count: say(f"compiling {name}, {done} of {count}"))
+    with (
+        explaining("the rehearsal's folder could not be made"),
+        tempfile.TemporaryDirectory(prefix="rehearsal-") as name,
+    ):
+        folder = Path(name)
+        records = folder / "records"
+        records.mkdir()
+        python = prepare.make_environment(folder / "environment", interpreter, build)
+        variables = environment.simulated(
+            os.environ, compiled, request.target, records, values=request.values, updates=request.updates
+        )
+        # Commands that the script starts by name: torchrun is that of the same environment, nvidia-smi ours.
+        commands = _commands(folder / "commands", python)
+        variables["PATH"] = f"{commands}:{python.parent}:{variables.get('PATH', os.defpath)}"
+        arguments = command.arguments(request, folder)
+        reader = EventReader(records)
+        started = time.monotonic()
+
+        def poll() -> None:
+            reader.read()
+            progress(_progress(request, reader, records, time.monotonic() - started))
+
+        ended = processes.run([str(python), *arguments], variables, records, stdout_to_stderr=request.json, poll=poll)
+        return answer(request, interpreter, build, records, reader, ended, time.monotonic() - started)
+
+
+def _commands(folder: Path, python: Path) -> Path:
+    """Make a folder with the programs of a machine with a GPU that a script may call."""
+    folder.mkdir()
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!{python}\n{Path(nvidia_smi.__file__).read_text(encoding='utf-8')}", encoding="utf-8")
+    program.chmod(0o755)
+    return folder
+
+
+def _progress(request: RehearsalRequest, reader: EventReader, records: Path, seconds: float) -> Progress:
+    """Return how far the script is."""
+    leading = reader.leading
+    reserved = [device.reserved_bytes for process in read_statistics(records) for device in process.devices]
+    return Progress(
+        seconds=seconds,
+        updates=reader.updates,
+        total_updates=request.updates or (leading.total_updates if leading else None),
+        phase=leading.phase if leading else "loading",
+        reserved_bytes=max(reserved, default=0),
+        capacity_bytes=request.target.device.memory_bytes,
+    )

@@ -1,0 +1,158 @@
+"""PyTorch's own CUDA code on the simulated runtime and driver: devices, allocator, streams, graphs."""
+
+import pytest
+
+
+def test_device_is_that_of_the_target(run_simulated):
+    code = """
+    import pynvml, torch
+    p = torch.cuda.get_device_properties(0)
+    print(torch.cuda.device_count(), p.name, (p.major, p.minor), p.multi_processor_count, p.total_memory // 2**20)
+    print(torch.cuda.is_bf16_supported(including_emulation=False))
+    x = torch.zeros(10, device="cuda:1")
+    free, total = torch.cuda.mem_get_info(1)
+    pynvml.nvmlInit()
+    handle = pynvml.nvmlDeviceGetHandleByIndex(1)
+    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    print(pynvml.nvmlDeviceGetName(handle), memory.used == total - free, (total - free) // 2**20)
+    """
+    result = run_simulated(code, on="kaggle-t4x2", values="none")
+    assert result.lines == ["2 Tesla T4 (7, 5) 40 14912", "False", "Tesla T4 True 142"]
+
+
+def test_visible_devices_are_renumbered(run_simulated):
+    code = "import torch; print(torch.cuda.device_count()); torch.zeros(1, device='cuda:0')"
+    assert run_simulated(code, on="kaggle-l4x4", CUDA_VISIBLE_DEVICES="3,1").lines == ["2"]
+    assert run_simulated(code, status=1, CUDA_VISIBLE_DEVICES="").lines == ["0"]
+
+
+@pytest.mark.parametrize("segments", ["", "expandable_segments:True"])
+def test_allocator_runs_out_of_memory_and_recovers(run_simulated, segments):
+    code = """
+    import torch
+    held = []
+    try:
+        while True:
+            held.append(torch.empty(2**30, dtype=torch.uint8, device="cuda"))
+    except torch.cuda.OutOfMemoryError as error:
+        print(len(held), "14.56 GiB" in str(error), torch.cuda.memory_stats()["num_ooms"])
+    held.clear()
+    torch.cuda.empty_cache()
+    torch.empty(8 * 2**30, dtype=torch.uint8, device="cuda")
+    print(torch.cuda.memory_reserved() // 2**30, torch.cuda.max_memory_allocated() // 2**30)
+    """
+    result = run_simulated(code, values="none", PYTORCH_CUDA_ALLOC_CONF=segments)
+    assert result.lines == ["14 True 1", "8 14"]
+
+
+def test_chosen_allocation_of_a_segment_fails(run_simulated):
+    code = """
+    import torch
+    for number in range(4):
+        try:
+            torch.empty(30 * 2**20, dtype=torch.uint8, device="cuda"); torch.cuda.empty_cache()
+            print(number, "allocated")
+        except torch.cuda.OutOfMemoryError:
+            print(number, "refused")
+    """
+    lines = run_simulated(code, values="none", SHOESTRING_SIMULATOR_FAIL_AT="3").lines
+    # PyTorch frees its cached segments and asks once more, which succeeds.
+    assert lines == [f"{number} allocated" for number in range(4)]
+
+
+def test_copies_streams_events_and_pinned_memory(run_simulated):
+    code = """
+    import torch
+    host = torch.arange(1e6).pin_memory()
+    stream = torch.cuda.Stream()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    with torch.cuda.stream(stream):
+        device = host.to("cuda", non_blocking=True)
+    torch.cuda.current_stream().wait_stream(stream)
+    device.record_stream(torch.cuda.current_stream())
+    end.record()
+    end.synchronize()
+    print(host.is_pinned(), torch.equal(device.cpu(), host), start.elapsed_time(end) >= 0, stream.query())
+    print(torch.equal(device.to("cuda:1").cpu(), host))
+    """
+    assert run_simulated(code, on="kaggle-t4x2").lines == ["True True True True", "True"]
+
+
+def test_graph_replays_have_the_bits_of_eager_steps(run_simulated):
+    code = """
+    import copy, torch
+    from torch import nn
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1)).cuda()
+    x, y = torch.randn(8, 16).cuda(), torch.randn(8, 1).cuda()
+
+    def train(use_graph):
+        model = copy.deepcopy(net)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, capturable=True, foreach=True)
+        inputs, losses, loss = torch.zeros_like(x), [], torch.zeros((), device="cuda")
+
+        def step():
+            optimizer.zero_grad(set_to_none=False)
+            current = (model(inputs) - y).square().mean()
+            current.backward()
+            optimizer.step()
+            loss.copy_(current.detach())
+
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                step()
+        torch.cuda.current_stream().wait_stream(side)
+        if use_graph:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                step()
+        for number in range(20):
+            inputs.copy_(x + 0.01 * number)
+            graph.replay() if use_graph else step()
+            losses.append(loss.item())
+        return losses
+
+    eager, replayed = train(False), train(True)
+    print(eager == replayed, eager[-1] < eager[0])
+    """
+    assert run_simulated(code).lines == ["True True"]
+
+
+def test_forked_child_is_refused_as_on_a_gpu_and_the_parent_goes_on(run_simulated):
+    code = """
+    import os, torch
+    x = torch.ones(4, device="cuda")
+    child = os.fork()
+    if child == 0:
+        try:
+            torch.ones(4, device="cuda")
+        except RuntimeError as error:
+            print("Cannot re-initialize CUDA in forked subprocess" in str(error), flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+    print((x + 1).sum().item())
+    """
+    assert run_simulated(code).lines == ["True", "8.0"]
+
+
+def test_used_memory_of_another_process_counts(run_simulated):
+    code = """
+    import subprocess, sys, torch
+    x = torch.empty(8 * 2**30, dtype=torch.uint8, device="cuda")
+    child = '''
+import torch
+try:
+    torch.empty(8 * 2**30, dtype=torch.uint8, device="cuda")
+except torch.cuda.OutOfMemoryError as error:
+    print("refused", "Process" in str(error), flush=True)
+import os; os.kill(os.getpid(), 9)
+'''
+    subprocess.run([sys.executable, "-c", child])
+    free, total = torch.cuda.mem_get_info()
+    print((total - free) // 2**30)
+    """
+    # Of the child that was killed nothing is left.
+    assert run_simulated(code, values="none").lines == ["refused True", "8"]
