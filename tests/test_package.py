@@ -18,7 +18,8 @@ MODULES = {
 
 
 def test_public_names():
-    verbs = "check compare estimate evaluate export load notebook plan plan_inference predict replay report train watch"
+    verbs = "check compare estimate evaluate export load notebook plan plan_inference predict"
+    verbs += " prepare_rehearsal rehearse replay report train watch"
     assert shoestring.__all__ == ["__version__", *verbs.split()]
     assert (PACKAGE / "py.typed").exists()
 

@@ -45,6 +45,7 @@ NEEDING_TORCH = [
     f"replay {FINISHED} --update 3",
     "check --measure rates.json",
 ]
+REHEARSING = ["rehearse temporal --on t4", "rehearse --prepare"]
 NOT_NEEDING_TORCH = [
     "--version",
     "--help",
@@ -100,8 +101,16 @@ def test_commands_that_need_torch_are_one_error(run, command):
     assert "Traceback" not in process.stderr
 
 
+@pytest.mark.parametrize("command", REHEARSING)
+def test_rehearsals_need_the_torch_of_the_environment_that_they_run_in(run, command):
+    process = run(command)
+    assert (process.returncode, process.stdout) == (2, "")
+    error, hint, *_ = process.stderr.splitlines()
+    assert (error, hint) == ("error: PyTorch is not installed in this environment", "hint: pip install torch")
+
+
 def test_every_command_is_in_one_of_the_lists():
-    tested = {command.split()[0] for command in (*NEEDING_TORCH, *NOT_NEEDING_TORCH)}
+    tested = {command.split()[0] for command in (*NEEDING_TORCH, *NOT_NEEDING_TORCH, *REHEARSING)}
     commands = {command.callback.__name__ for command in app.registered_commands}
     assert commands <= tested
 

@@ -221,6 +221,8 @@ def summary(answer: Mapping[str, Any], place: Path) -> dict[str, Any]:
         "fits": answer.get("fits"),
         "finished": answer.get("finished"),
         "updates": answer.get("updates"),
+        "end": answer.get("end"),
+        "script_error": answer.get("error"),
         "peak_allocated_bytes": [device.get("peak_allocated_bytes") for device in devices],
         "peak_reserved_bytes": [device.get("peak_reserved_bytes") for device in devices],
         "capacity_bytes": [device.get("capacity_bytes") for device in devices],
@@ -232,6 +234,7 @@ def summary(answer: Mapping[str, Any], place: Path) -> dict[str, Any]:
         "disk_bytes": answer.get("disk_bytes"),
         "assumed": len(assumed),
         "assumed_first": assumed[:5],
+        "proposals": answer.get("proposals") or [],
     }
 
 
@@ -278,7 +281,7 @@ def describe(row: Mapping[str, Any]) -> str:
     if event:
         frame = (event["in_the_script"] or event["innermost"] or [{"file": "?", "line": "?"}])[0]
         text += f", out of memory at update {event['update']}, {frame['file']}:{frame['line']}"
-    return text + (f", {row['error']}" if "error" in row else "")
+    return text + (f", {row['script_error'] or row['error']}" if "error" in row else "")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -31,7 +31,7 @@ def texts(batch_size: int, seed: int = 0) -> list[list[torch.Tensor]]:
 def main() -> None:
     """Train for 200 updates."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--batch", type=int, default=12)
     parser.add_argument("--checkpointing", action="store_true")
     options = parser.parse_args()
     torch.manual_seed(0)

@@ -11,7 +11,7 @@ from shoestring.answers.document import LineChart, Section
 from shoestring.answers.rehearsal import files
 from shoestring.answers.rehearsal.document import document, not_genuine, summary
 from shoestring.answers.rehearsal.timeline import chart
-from shoestring.answers.rehearsal.verdict import name, plain, sentence, status
+from shoestring.answers.rehearsal.verdict import name, place_text, plain, sentence, status
 from shoestring.answers.renderers.page.document import render
 from shoestring.answers.renderers.terminal.document import lines
 from shoestring.answers.renderers.terminal.document import plain as terminal
@@ -108,6 +108,20 @@ def test_terminal_shows_own_frames_before_those_of_libraries():
     places = [text.rindex(place) for place in ("train.py:49 ", "train.py:60 ", "graph.py:829 ", "_tensor.py:625 ")]
     assert places == sorted(places)
     assert text.index("Tensors had 13.00 GiB, the allocator held 922 MiB more") < places[0]
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_tables_are_not_cropped(width):
+    text = terminal(summary(rehearsed()), width=width)
+    for words in ("GPU 0", "14.04 GiB", "14.56 GiB", "3 min 12 s", "optimizer states", "train.py:50 (loss.backward())"):
+        assert words in text
+    assert ("CUDA context" in text) is (width == 100)
+    assert all(len(line) <= width for line in text.splitlines())
+
+
+def test_long_line_of_code_is_cut():
+    frame = type(BACKWARD)(file="./train.py", line=1, function="f", text="x" * 100)
+    assert place_text(frame) == f"train.py:1 ({'x' * 60}…)"
 
 
 def test_summary_has_the_largest_holders_and_the_document_all():

@@ -61,7 +61,9 @@ def test_outputs_are_of_listed_commands():
 
 
 def test_all_commands_are_shown():
-    verbs = "recipes targets plan estimate rehearse check train evaluate predict export replay watch report kaggle notebook"
+    verbs = (
+        "recipes targets plan estimate rehearse check train evaluate predict export replay watch report kaggle notebook"
+    )
     assert {command[0] for command in commands()} == set(verbs.split())
 
 

@@ -138,19 +138,21 @@ def test_forked_child_is_refused_as_on_a_gpu_and_the_parent_goes_on(run_simulate
     assert run_simulated(code).lines == ["True", "8.0"]
 
 
-def test_used_memory_of_another_process_counts(run_simulated):
-    code = """
-    import subprocess, sys, torch
-    x = torch.empty(8 * 2**30, dtype=torch.uint8, device="cuda")
-    child = '''
-import torch
+def test_used_memory_of_another_process_counts(run_simulated, tmp_path):
+    (tmp_path / "child.py").write_text(
+        """
+import os, torch
 try:
     torch.empty(8 * 2**30, dtype=torch.uint8, device="cuda")
 except torch.cuda.OutOfMemoryError as error:
     print("refused", "Process" in str(error), flush=True)
-import os; os.kill(os.getpid(), 9)
-'''
-    subprocess.run([sys.executable, "-c", child])
+os.kill(os.getpid(), 9)
+"""
+    )
+    code = """
+    import subprocess, sys, torch
+    x = torch.empty(8 * 2**30, dtype=torch.uint8, device="cuda")
+    subprocess.run([sys.executable, "child.py"])
     free, total = torch.cuda.mem_get_info()
     print((total - free) // 2**30)
     """

@@ -111,6 +111,22 @@ def test_equal_updates_are_stored_once(driver: Path, tmp_path: Path) -> None:
     assert (totals.units, totals.sampled_units, totals.calls, totals.sampled_calls) == (10, 10, 50, 50)
 
 
+def test_first_update_has_what_was_called_before_it_is_announced(driver: Path, tmp_path: Path) -> None:
+    update = f"{microbatch(5)} update"
+    commands = f"phase {TRAINING} update 0 call 9 {FORWARD} update 1 {update} 2 {update} 3"
+    recorded = record(driver, tmp_path, commands)
+    assert [(unit.update, len(list(recorded.calls_of(unit.segments[0])))) for unit in recorded.units] == [
+        (1, 3),
+        (2, 2),
+    ]
+
+
+def test_updates_without_a_backward_pass_are_divided_too(driver: Path, tmp_path: Path) -> None:
+    calls = "".join(f"call 5 {FORWARD} update {number} " for number in range(1, 6))
+    recorded = record(driver, tmp_path, f"phase {TRAINING} {calls}")
+    assert recorded.totals[TRAINING].units == 4
+
+
 def test_killed_process_leaves_complete_updates(driver: Path, tmp_path: Path) -> None:
     commands = f"phase {TRAINING} {microbatch(5)} update 1 {microbatch(6)} update 2 {microbatch(7)} kill"
     recorded = record(driver, tmp_path, commands)
@@ -120,7 +136,7 @@ def test_killed_process_leaves_complete_updates(driver: Path, tmp_path: Path) ->
 
 def test_many_different_updates_are_sampled_with_weights(driver: Path, tmp_path: Path) -> None:
     count = 5000
-    updates = "".join(f"{microbatch(number + 1)} update {number} " for number in range(count))
+    updates = "".join(f"{microbatch(number + 1)} update {number + 1} " for number in range(count))
     recorded = record(driver, tmp_path, f"phase {TRAINING} {updates}")
     assert 200 < len(recorded.units) < 300
     assert recorded.totals[TRAINING].units == count
@@ -134,7 +150,7 @@ def test_many_different_updates_are_sampled_with_weights(driver: Path, tmp_path:
 
 def test_file_is_bounded_by_long_updates_that_all_differ(driver: Path, tmp_path: Path) -> None:
     long = "".join(f"call {number} {FORWARD} " for number in range(1, 2001))
-    updates = "".join(f"{long} call {number + 3000} {BACKWARD} update {number} " for number in range(300))
+    updates = "".join(f"{long} call {number + 3000} {BACKWARD} update {number + 1} " for number in range(300))
     recorded = record(driver, tmp_path, f"phase {TRAINING} {updates}")
     assert (tmp_path / "operators.1").stat().st_size < 2 * 2**20
     assert recorded.totals[TRAINING].units == 300

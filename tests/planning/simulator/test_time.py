@@ -18,13 +18,8 @@ from shoestring.planning.simulator.recorded import (
     RecordedOperators,
     read_operators,
 )
-from shoestring.planning.simulator.time import (
-    CHECKPOINTED_PYTHON_CALLS,
-    PYTHON_CALLS,
-    RECOMPUTED_PYTHON_CALLS,
-    RecordedTime,
-    recorded_time,
-)
+from shoestring.planning.simulator.time import RecordedTime, recorded_time
+from shoestring.planning.simulator.traces import CHECKPOINTED_PYTHON_CALLS, PYTHON_CALLS, RECOMPUTED_PYTHON_CALLS
 from tests.planning.simulator.records import Writer, tensor
 
 T4 = DEVICES["t4"]
@@ -244,10 +239,29 @@ def test_replicas_in_threads_share_the_host(tmp_path: Path) -> None:
     assert any("DataParallel" in note for note in time.notes)
 
 
-def test_several_gpus_without_an_exchange_are_noted(tmp_path: Path) -> None:
+def test_several_gpus_that_exchange_nothing_have_the_time_of_one(tmp_path: Path) -> None:
     script = Script()
-    script.unit([script.microbatch(1.0, 2.0)])
-    assert any("no exchange was recorded" in note for note in script.time(tmp_path, gpus=2).notes)
+    script.unit([script.microbatch(1.0, 2.0), script.segment([script.neg(0.5)])])
+    assert script.time(tmp_path, gpus=2) == script.time(tmp_path, gpus=1)
+
+
+def test_processes_that_train_are_the_gpus_that_exchange(tmp_path: Path) -> None:
+    records = []
+    for process in (1, 2):
+        script = Script()
+        ddp(script, 2**30, 1, every=False)
+        records.append(script.recorded(tmp_path, process))
+    assert recorded_time(records, T4) == recorded_time(records, T4, gpus=2) != recorded_time(records, T4, gpus=1)
+
+
+def test_layers_on_several_gpus_in_turn_are_no_replicas(tmp_path: Path) -> None:
+    script = Script()
+    calls = [script.neg(1.0, device=device) for device in (0, 1)]
+    calls += [script.neg(2.0, device=device, is_other_thread=True, step=BACKWARD) for device in (1, 0)]
+    script.unit([script.segment(calls), script.segment([script.neg(0.5)])])
+    time = script.time(tmp_path)
+    assert time.update is not None
+    assert time.update.parts == pytest.approx({"forward": 2.0, "backward": 4.0, "optimizer": 0.5}, rel=1e-3)
 
 
 def test_slowest_process_counts(tmp_path: Path) -> None:

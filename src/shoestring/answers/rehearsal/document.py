@@ -17,8 +17,8 @@ _VALUES = {
 
 def summary(rehearsal: Rehearsal, full: str = "--full") -> Document:
     """Return the most important of the answer; `full` is the way to show everything, for the last line."""
-    more = f"{full} shows the whole stack, all lines that held memory, all assumptions and notes." if full else ""
-    return _document(rehearsal, is_short=True, ending=[Paragraph(more, "faint")] if more else [])
+    last_line = f"{full} shows the whole stack, all lines that held memory, all assumptions and notes." if full else ""
+    return _document(rehearsal, is_short=True, ending=[Paragraph(last_line, "faint")] if last_line else [])
 
 
 def document(rehearsal: Rehearsal) -> Document:

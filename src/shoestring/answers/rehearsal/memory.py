@@ -9,8 +9,8 @@ from shoestring.base.units import bytes_text, seconds_text
 from shoestring.runs.rehearse.rehearsal import Rehearsal
 
 _UNKNOWN = "\N{EN DASH}"
-_NARROW = 72
-"""Columns of a terminal below which details are left out."""
+_WIDE = 98
+"""The columns of a terminal that has space for all details of a GPU."""
 
 
 def sections(rehearsal: Rehearsal) -> Iterator[Element]:
@@ -37,9 +37,9 @@ def _devices(rehearsal: Rehearsal) -> Table:
         Column("in use", is_numeric=True, can_wrap=False),
         Column("", can_wrap=False),
         Column("of", is_numeric=True, can_wrap=False),
-        Column("tensors", is_numeric=True, can_wrap=False, least_width=_NARROW),
-        Column("reserved", is_numeric=True, can_wrap=False, least_width=_NARROW),
-        Column("CUDA context", is_numeric=True, can_wrap=False, least_width=_NARROW),
+        Column("tensors", is_numeric=True, can_wrap=False, least_width=_WIDE),
+        Column("reserved", is_numeric=True, can_wrap=False, least_width=_WIDE),
+        Column("CUDA context", is_numeric=True, can_wrap=False, least_width=_WIDE),
     ]
     rows: list[list[Cell]] = [
         [
@@ -67,7 +67,7 @@ def _phases(rehearsal: Rehearsal) -> Table:
         Column("reserved", is_numeric=True, can_wrap=False),
         Column("", can_wrap=False),
         Column("tensors", is_numeric=True, can_wrap=False),
-        *([Column("predicted time", is_numeric=True, can_wrap=False, least_width=_NARROW)] if has_times else []),
+        *([Column("predicted time", is_numeric=True, can_wrap=False, least_width=80)] if has_times else []),
     ]
     rows: list[list[Cell]] = []
     for phase in rehearsal.phases:

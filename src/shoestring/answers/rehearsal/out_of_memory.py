@@ -78,6 +78,6 @@ def _holders(holders: Sequence[Holder], *, is_short: bool) -> Iterator[Element]:
         for holder in chosen
     ]
     yield Table(columns, rows)
-    if rest := holders[len(chosen) :]:
-        size = bytes_text(sum(holder.bytes for holder in rest))
-        yield Paragraph(f"and {size} by {plural(len(rest), 'other line')}", "faint")
+    if smaller := holders[len(chosen) :]:
+        size = bytes_text(sum(holder.bytes for holder in smaller))
+        yield Paragraph(f"and {size} by {plural(len(smaller), 'other line')}", "faint")

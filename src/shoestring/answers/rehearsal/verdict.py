@@ -7,6 +7,8 @@ from shoestring.base.units import bytes_text, plural
 from shoestring.hardware.catalog import Target
 from shoestring.runs.rehearse.rehearsal import DevicePeak, Frame, OutOfMemory, Rehearsal
 
+_MOST_CODE = 60
+"""Characters of a line of code that stand in a sentence."""
 _TONES: Mapping[str, Tone] = {"fits": "good", "does not fit": "bad", "failed": "bad"}
 
 
@@ -55,9 +57,9 @@ def sentence(rehearsal: Rehearsal) -> Inline:
         return [subject, " ", Span("was interrupted", tone), f" {after} on {place}.{_until_then(rehearsal)}"]
     if not rehearsal.used_gpu:
         return [subject, " ", Span("has used no GPU", tone), f" of {place}, so it is not known whether it fits."]
-    ended = "it ran to its end" if rehearsal.end == "finished" else "it was stopped as asked for"
-    made = plural(rehearsal.updates, "update") if rehearsal.updates else "without an optimizer step"
-    return [subject, " ", Span("fits", tone), f" {place}: {ended}, {made}, with {_peak_text(rehearsal)}."]
+    ending = "it ran to its end" if rehearsal.end == "finished" else "it was stopped as asked for"
+    updates = plural(rehearsal.updates, "update") if rehearsal.updates else "without an optimizer step"
+    return [subject, " ", Span("fits", tone), f" {place}: {ending}, {updates}, with {_peak_text(rehearsal)}."]
 
 
 def plain(content: Inline) -> str:
@@ -70,6 +72,7 @@ def plain(content: Inline) -> str:
 def place_text(frame: Frame) -> str:
     """Return where a line is and what it says: `train.py:49 (loss.backward())`."""
     code = frame.text or (frame.function if frame.function.startswith("<") else f"{frame.function}()")
+    code = code if len(code) <= _MOST_CODE else f"{code[:_MOST_CODE]}…"
     return f"{frame.place.removeprefix('./')} ({code})"
 
 
@@ -94,10 +97,10 @@ def when_text(error: OutOfMemory) -> str:
 
 def _out_of_memory(error: OutOfMemory, rehearsal: Rehearsal) -> str:
     frame = error.own_frame or next(iter(error.stack), None)
-    where = f", in {place_text(frame)}" if frame else ""
+    place = f", in {place_text(frame)}" if frame else ""
     in_use = max(error.reserved_bytes, rehearsal.target.device.memory_bytes - error.free_bytes)
     return (
-        f"it runs out of memory on GPU {error.device} {when_text(error)}{where}, asking for "
+        f"it runs out of memory on GPU {error.device} {when_text(error)}{place}, asking for "
         f"{bytes_text(error.requested_bytes)} with {bytes_text(in_use)} in use"
     )
 

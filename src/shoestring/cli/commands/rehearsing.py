@@ -30,10 +30,10 @@ class WithArguments(Command):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse what is before `--`. Raises UsageError if there are arguments that should be after it."""
         end = args.index("--") if "--" in args else len(args)
-        own, others = args[:end], args[end + 1 :]
+        own, of_script = args[:end], args[end + 1 :]
         hint = f"the script's own arguments follow --: shoestring rehearse SCRIPT.py {' '.join(_options(own))} -- ..."
         try:
-            rest = super().parse_args(ctx, own)
+            unparsed = super().parse_args(ctx, own)
         except Exception as error:
             name, possible = getattr(error, "option_name", None), getattr(error, "possibilities", None)
             if name is None or not hasattr(error, "possibilities"):
@@ -42,8 +42,8 @@ class WithArguments(Command):
             raise UsageError(f"there is no option {name}", hint=near + " ".join(hint.split())) from error
         if misplaced := ctx.params.get("arguments"):
             raise UsageError(f"{' '.join(misplaced)}: stands before --", hint=" ".join(hint.split()))
-        ctx.params["arguments"] = others
-        return rest
+        ctx.params["arguments"] = of_script
+        return unparsed
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command. Without --json, the script's standard output is that of the command."""
@@ -123,10 +123,10 @@ def rehearse(
     far.
     """
     if prepare:
-        others = [name for name, value in (("SCRIPT", script), ("-m", module), ("--recipe", recipe_file)) if value]
-        if others or arguments:
+        subjects = [name for name, value in (("SCRIPT", script), ("-m", module), ("--recipe", recipe_file)) if value]
+        if subjects or arguments:
             hint = "shoestring rehearse --prepare" + (f" --stack {stack}" if stack else "")
-            raise UsageError(f"--prepare is given alone, without {(others or ['--'])[0]}", hint=hint)
+            raise UsageError(f"--prepare is given alone, without {(subjects or ['--'])[0]}", hint=hint)
         _prepare(stack, as_json)
         return
     from shoestring.answers.rehearsal import document as answers

@@ -221,7 +221,7 @@ def _compile_shared(
     _run(
         [
             *(compiler, "-std=c++17", "-O1", "-g1", "-fPIC", "-shared", "-fvisibility=hidden", "-w", "-pthread"),
-            *(f"-I{_SOURCES}", f"-DSIMULATED_CUDA_VERSION={build.cuda_number}"),
+            *(f"-I{_SOURCES}", f"-DSIMULATED_CUDA_VERSION={build.cuda_number}", *_versions(build)),
             *(f"-Wl,-soname,{library.name}", f"-Wl,--version-script={script}"),
             *("-o", str(folder / library.name), *map(str, sources), str(stubs), "-ldl", "-lrt"),
         ],
@@ -231,16 +231,31 @@ def _compile_shared(
     script.unlink()
 
 
+def _versions(build: TorchBuild) -> list[str]:
+    """Return the definitions of the versions of libraries that PyTorch compares with those that it was built for."""
+    definitions = []
+    if version := build.required_version("nvidia-cudnn"):
+        major, minor, patch = map(int, version.split(".")[:3])
+        definitions.append(f"-DSIMULATED_CUDNN_VERSION={major * 10_000 + minor * 100 + patch}")
+    if version := build.required_version("nvidia-nccl"):
+        major, minor, patch = map(int, version.split(".")[:3])
+        definitions.append(f"-DSIMULATED_NCCL_VERSION={major * 10_000 + minor * 100 + patch}")
+    return definitions
+
+
 def _stub_source(library: CudaLibrary) -> str:
-    """Return weak definitions of all symbols of a library, which its sources override with their own."""
+    """Return weak definitions of all symbols of a library, which its sources override with their own.
+
+    A call of one that does not succeed is noted.
+    """
     status = _STATUS_OF_STUBS.get(library.name.partition(".")[0], _SUCCESS)
     attributes = '__attribute__((visibility("default"), weak))'
-    missing = "simulator_missing" if library.name.startswith("libcudart.") else "report_missing"
+    note = 'report_missing("{0}"); ' if status else ""
     lines = [
         'extern "C" __attribute__((weak)) void simulator_missing(const char*);',
         "static void report_missing(const char* name) { if (simulator_missing) simulator_missing(name); }",
         *(
-            f'extern "C" {attributes} long {symbol}() {{ {missing}("{symbol}"); return {status}; }}'
+            f'extern "C" {attributes} long {symbol}() {{ {note.format(symbol)}return {status}; }}'
             for symbol in sorted(library.symbols)
         ),
     ]

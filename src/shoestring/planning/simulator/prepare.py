@@ -119,6 +119,11 @@ def _install_wheel(interpreter: Interpreter, build: TorchBuild, say: Say) -> Non
                         hint="rehearse with a version whose default wheel on PyPI has CUDA, or take the index of "
                         "download.pytorch.org/whl/cpu out of pip's configuration",
                     )
+                if triton := wheel.required_version("triton"):
+                    run_pip(
+                        interpreter.executable,
+                        ["install", "--no-deps", "--target", str(unfinished), f"triton=={triton}"],
+                    )
                 shutil.rmtree(folder, ignore_errors=True)
                 unfinished.rename(folder)
 

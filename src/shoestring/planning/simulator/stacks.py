@@ -17,6 +17,7 @@ from shoestring.base.cache import cache_folder
 from shoestring.base.errors import UsageError, nearest
 from shoestring.base.system_errors import explaining
 from shoestring.planning.simulator.pip import run_pip
+from shoestring.planning.simulator.torch_builds import look
 
 STACKS = {"kaggle": "Kaggle's image", "colab": "Colab's image"}
 """The stacks that `--stack` takes, with their titles."""
@@ -51,7 +52,12 @@ def install(name: str, say: Callable[[str], object] = lambda _: None) -> Path:
                 interpreter = _interpreter(name)
                 say(f"installing {STACKS[name]} into {folder}, about 3 GB; this takes some minutes")
                 subprocess.run([str(interpreter), "-m", "venv", str(folder)], check=True, capture_output=True)
-                run_pip(folder / "bin" / "python", ["install", "--no-deps", "--requirement", str(_list(name))])
+                python = folder / "bin" / "python"
+                run_pip(python, ["install", "--no-deps", "--requirement", str(_list(name))])
+                build = look(python).torch
+                # The image has it, as PyTorch's default wheel asks for it; the list is for machines without a GPU.
+                if triton := build and build.required_version("triton"):
+                    run_pip(python, ["install", "--no-deps", f"triton=={triton}"])
                 (folder / _COMPLETE).touch()
     return folder
 

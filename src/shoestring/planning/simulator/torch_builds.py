@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +65,17 @@ class TorchBuild:
     def release(self) -> str:
         """The version without the build's tag."""
         return self.version.partition("+")[0]
+
+    def required_version(self, package: str) -> str | None:
+        """Return the version of a package that this build asks for in its metadata, as cuDNN's; None if it does not.
+
+        `package` is the beginning of the name, such as `nvidia-cudnn`.
+        """
+        pattern = re.compile(rf"^Requires-Dist: {re.escape(package)}[\w-]*==([\d.]+)", re.MULTILINE)
+        for path in sorted(self.folder.parent.glob(f"torch-{self.release}*.dist-info/METADATA")):
+            if match := pattern.search(path.read_text(encoding="utf-8", errors="replace")):
+                return match[1]
+        return None
 
     @property
     def cuda_number(self) -> int:

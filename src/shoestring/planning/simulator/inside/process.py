@@ -6,6 +6,7 @@ import atexit
 import os
 import sys
 import threading
+import time
 from typing import Any
 
 import torch
@@ -20,6 +21,9 @@ from .out_of_memory import OutOfMemory
 from .phases import ForwardHook, Phases
 from .quiet import quiet
 from .updates import Updates
+
+_THREADS_SECONDS = 0.05
+"""How long threads of PyTorch have to finish before the interpreter ends."""
 
 
 def observe(folder: str | None, libraries: str | None, last_update: int | None) -> None:
@@ -50,6 +54,9 @@ def observe(folder: str | None, libraries: str | None, last_update: int | None) 
         quiet(files.measure)()
         quiet(files.tell)()
         quiet(events.write)("exit", status=1 if exceptions.ended_by is not None else 0 if stopped else None)
+        if torch.cuda.is_initialized():
+            # A thread of backward that still waits for the interpreter when that ends would abort the process.
+            time.sleep(_THREADS_SECONDS)
 
     def uncaught(kind: Any, value: Any, trace: Any) -> None:
         if first_process == os.getpid():

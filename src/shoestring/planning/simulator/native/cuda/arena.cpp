@@ -2,9 +2,24 @@
 
 #include <sys/mman.h>
 
+#include <atomic>
 #include <cstdio>
+#include <string>
+
+#include "notes.h"
 
 namespace simulator {
+namespace {
+
+// What follows from a refusal of the host looks to the script like a full GPU, so it has to be said that it is none.
+void note_refusal(const char* what) {
+  static std::atomic<bool> is_noted{false};
+  if (is_noted.exchange(true)) return;
+  std::fprintf(stderr, "shoestring: this machine refuses the %s for simulated GPU memory.\n", what);
+  append_note(std::string("{\"kind\": \"host_refusal\", \"what\": \"") + what + "\"}");
+}
+
+}  // namespace
 
 Arena& Arena::get() {
   static auto* const instance = new Arena;  // never destroyed: memory is freed until the process has ended
@@ -24,12 +39,13 @@ Arena::Arena() {
     free_.give(begin_, bytes);
     return;
   }
-  std::fprintf(stderr, "shoestring: this process may not reserve the addresses of a simulated GPU (see `ulimit -v`).\n");
 }
 
 void* Arena::reserve(size_t bytes) {
   std::lock_guard<std::mutex> guard(mutex_);
-  return reinterpret_cast<void*>(free_.take(round_up(bytes, granule)));
+  void* const address = reinterpret_cast<void*>(free_.take(round_up(bytes, granule)));
+  if (address == nullptr) note_refusal("addresses");
+  return address;
 }
 
 bool Arena::reserve_at(void* address, size_t bytes) {
@@ -37,7 +53,11 @@ bool Arena::reserve_at(void* address, size_t bytes) {
   return free_.take_at(reinterpret_cast<uintptr_t>(address), round_up(bytes, granule));
 }
 
-bool Arena::open(void* address, size_t bytes) { return mprotect(address, bytes, PROT_READ | PROT_WRITE) == 0; }
+bool Arena::open(void* address, size_t bytes) {
+  const bool is_open = mprotect(address, bytes, PROT_READ | PROT_WRITE) == 0;
+  if (!is_open) note_refusal("memory");
+  return is_open;
+}
 
 void Arena::drop_pages(void* address, size_t bytes) { madvise(address, bytes, MADV_DONTNEED); }
 

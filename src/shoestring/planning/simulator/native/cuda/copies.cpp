@@ -82,7 +82,7 @@ EXPORT bool simulator_copies(size_t bytes) {
     case simulator::Values::all:
       return true;
     case simulator::Values::automatic:
-      return bytes <= configuration.value_bytes;
+      return bytes <= std::max(configuration.value_bytes, size_t(1) << 20);
     case simulator::Values::none:
       break;
   }

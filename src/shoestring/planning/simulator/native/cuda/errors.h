@@ -1,4 +1,5 @@
-// Error codes, which CUDA's runtime (cudaError_t) and driver (CUresult) share for what is used here, and the last error of a thread.
+// Error codes, which CUDA's runtime (cudaError_t) and driver (CUresult) share for what is used here, and the last error of a
+// thread.
 // Source of the numbers: driver_types.h of CUDA 12.8 and 13.0.
 #pragma once
 

@@ -256,7 +256,8 @@ EXPORT int nvmlDeviceGetPerformanceState(void*, int* state) {
 
 EXPORT int nvmlDeviceGetClockInfo(void*, int type, unsigned* megahertz) {
   constexpr int memory_clock = 2;
-  return write_number(megahertz, static_cast<unsigned>(type == memory_clock ? limits().memory_clock_khz : limits().clock_khz) / 1000);
+  const int khz = type == memory_clock ? limits().memory_clock_khz : limits().clock_khz;
+  return write_number(megahertz, static_cast<unsigned>(khz) / 1000);
 }
 
 EXPORT int nvmlDeviceGetMaxClockInfo(void* handle, int type, unsigned* megahertz) {

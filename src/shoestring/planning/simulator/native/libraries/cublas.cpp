@@ -111,7 +111,9 @@ EXPORT int cublasGetStream_v2(void* handle, void** stream) {
 // The workspace is the program's own memory; nothing is computed in it.
 EXPORT int cublasSetWorkspace_v2(void*, void*, size_t) { return SUCCESS; }
 
-EXPORT const char* cublasGetStatusName(int status) { return status == SUCCESS ? "CUBLAS_STATUS_SUCCESS" : "CUBLAS_STATUS_NOT_SUPPORTED"; }
+EXPORT const char* cublasGetStatusName(int status) {
+  return status == SUCCESS ? "CUBLAS_STATUS_SUCCESS" : "CUBLAS_STATUS_NOT_SUPPORTED";
+}
 EXPORT const char* cublasGetStatusString(int status) {
   return status == SUCCESS ? "success" : "not supported by the simulated cuBLAS";
 }

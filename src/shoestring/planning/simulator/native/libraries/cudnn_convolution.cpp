@@ -1,4 +1,5 @@
-// cuDNN's older interface of convolutions, which PyTorch uses if its interface of graphs is disabled: each has one algorithm, with the
+// cuDNN's older interface of convolutions, which PyTorch uses if its interface of graphs is disabled: each has one algorithm, with
+// the
 // workspace that the configuration states.
 // Declarations after cudnn_cnn.h and cudnn_ops.h of cuDNN 9.10.
 #include <cstddef>
@@ -60,10 +61,13 @@ EXPORT int cudnnFindConvolutionForwardAlgorithmEx(void*, void*, const void*, voi
                                                   int* returned, Performance* results, void*, size_t) {
   return answer(requested, returned, results);
 }
-EXPORT int cudnnFindConvolutionBackwardDataAlgorithmEx(void*, void*, const void*, void*, const void*, void*, void*, void*, int, int*,
+EXPORT int cudnnFindConvolutionBackwardDataAlgorithmEx(void*, void*, const void*, void*, const void*, void*, void*, void*, int,
+                                                       int*,
                                                        Performance*, void*, size_t) SAME_AS(cudnnFindConvolutionForwardAlgorithmEx);
-EXPORT int cudnnFindConvolutionBackwardFilterAlgorithmEx(void*, void*, const void*, void*, const void*, void*, void*, void*, int, int*,
-                                                         Performance*, void*, size_t) SAME_AS(cudnnFindConvolutionForwardAlgorithmEx);
+EXPORT int cudnnFindConvolutionBackwardFilterAlgorithmEx(void*, void*, const void*, void*, const void*, void*, void*, void*, int,
+                                                         int*,
+                                                         Performance*, void*,
+                                                         size_t) SAME_AS(cudnnFindConvolutionForwardAlgorithmEx);
 
 EXPORT int cudnnGetConvolutionForwardWorkspaceSize(void*, void*, void*, void*, void*, int, size_t* bytes) { return answer(bytes); }
 EXPORT int cudnnGetConvolutionBackwardDataWorkspaceSize(void*, void*, void*, void*, void*, int, size_t*)

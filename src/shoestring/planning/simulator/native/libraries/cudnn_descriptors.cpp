@@ -20,7 +20,8 @@ constexpr size_t DROPOUT_STATES = size_t{1} << 20;
 TensorDescriptor& tensor(void* description) { return *static_cast<TensorDescriptor*>(description); }
 
 void copy_sizes(const std::vector<int>& sizes, int requested, int* place) {
-  if (place != nullptr) std::copy_n(sizes.begin(), std::min<size_t>(sizes.size(), static_cast<size_t>(std::max(requested, 0))), place);
+  if (place != nullptr) std::copy_n(sizes.begin(), std::min<size_t>(sizes.size(), static_cast<size_t>(std::max(requested, 0))),
+      place);
 }
 
 template <typename Value>
@@ -83,7 +84,8 @@ EXPORT int cudnnDropoutGetStatesSize(void*, size_t* bytes) {
 }
 
 // The seed and the number of draws so far are kept in the states, which the program owns and may save.
-EXPORT int cudnnSetDropoutDescriptor(void* description, void*, float probability, void* states, size_t bytes, unsigned long long seed) {
+EXPORT int cudnnSetDropoutDescriptor(void* description, void*, float probability, void* states, size_t bytes,
+                                     unsigned long long seed) {
   *static_cast<DropoutDescriptor*>(description) = {probability, states, seed};
   if (states != nullptr && bytes >= 2 * sizeof seed) {
     static_cast<unsigned long long*>(states)[0] = seed;
@@ -92,7 +94,8 @@ EXPORT int cudnnSetDropoutDescriptor(void* description, void*, float probability
   return SUCCESS;
 }
 
-EXPORT int cudnnRestoreDropoutDescriptor(void* description, void*, float probability, void* states, size_t, unsigned long long seed) {
+EXPORT int cudnnRestoreDropoutDescriptor(void* description, void*, float probability, void* states, size_t,
+                                         unsigned long long seed) {
   *static_cast<DropoutDescriptor*>(description) = {probability, states, seed};
   return SUCCESS;
 }

@@ -1,4 +1,5 @@
-// cuDNN's graph interface: every graph of operations has one engine, without knobs and notes, and plans of it do nothing when executed.
+// cuDNN's graph interface: every graph of operations has one engine, without knobs and notes, and plans of it do nothing when
+// executed.
 //
 // A descriptor is a set of attributes. One that is given to another as an attribute is kept by its content, so that the program may
 // destroy the first; one that the program passes to be filled receives the content.
@@ -185,7 +186,8 @@ EXPORT int cudnnBackendGetAttribute(void* pointer, int name, int type, int64_t r
     }
     case PLAN_CONFIGURATION:
       // A plan that was read from a text has no configuration of its own.
-      return answer({content->single(name) != nullptr ? content->single(name) : configuration_of(nullptr)}, requested, count, place);
+      return answer({content->single(name) != nullptr ? content->single(name) : configuration_of(nullptr)}, requested, count,
+          place);
     case PLAN_TEXT: {
       const char text[] = "{}";
       if (count != nullptr) *count = 2;

@@ -27,7 +27,8 @@ int answer_ctc_workspace(const void* probabilities, size_t* bytes) {
 
 // ---- batch normalization. Without an activation it needs neither a workspace nor a reserve.
 
-EXPORT int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(void*, int, int, void*, void*, void*, void*, void*, size_t* bytes) {
+EXPORT int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(void*, int, int, void*, void*, void*, void*, void*,
+                                                                    size_t* bytes) {
   *bytes = 0;
   return SUCCESS;
 }
@@ -39,7 +40,8 @@ EXPORT int cudnnGetBatchNormalizationBackwardExWorkspaceSize(void*, int, int, vo
 }
 
 // With an activation, the reserve says for each element whether it passed: one bit.
-EXPORT int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(void*, int, int operations, void*, const void* input, size_t* bytes) {
+EXPORT int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(void*, int, int operations, void*, const void* input,
+                                                                size_t* bytes) {
   *bytes = operations == 0 ? 0 : (tensor(input).elements() + 7) / 8;
   return SUCCESS;
 }

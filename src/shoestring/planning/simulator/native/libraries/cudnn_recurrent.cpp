@@ -1,7 +1,8 @@
 // cuDNN's recurrent networks: where the weights lie in their common memory, and the sizes of workspace and reserve.
 //
 // The reserve, which a layer saves for the backward pass, is opaque in the library. Its size here is the one that the product's own
-// model of recurrent layers states (planning/trace/recurrent.py): for each layer, direction, time step and sample the activated gates
+// model of recurrent layers states (planning/trace/recurrent.py): for each layer, direction, time step and sample the activated
+// gates
 // and the new states, and below the last layer one byte of dropout's mask for each output. The workspace holds the gates.
 //
 // Declarations after cudnn_adv.h of cuDNN 9.10.
@@ -86,7 +87,8 @@ int64_t matrix_place(const Network& network, int layer, int index) {
 }
 
 int64_t bias_place(const Network& network, int layer, int index) {
-  return matrix_place(network, network.pseudo_layers(), 0) + (static_cast<int64_t>(layer) * network.biases() + index) * network.hidden;
+  return matrix_place(network, network.pseudo_layers(),
+      0) + (static_cast<int64_t>(layer) * network.biases() + index) * network.hidden;
 }
 
 void describe(TensorDescriptor* description, int type, int64_t rows, int64_t columns) {

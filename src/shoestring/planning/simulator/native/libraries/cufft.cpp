@@ -1,6 +1,7 @@
 // cuFFT: plans with the size of their work area. Transforms are kernels, which do nothing.
 //
-// The work area follows cuFFT's documentation: memory for the batch once, if all sizes are products of 2, 3, 5 and 7; other sizes are
+// The work area follows cuFFT's documentation: memory for the batch once, if all sizes are products of 2, 3, 5 and 7; other sizes
+// are
 // done by Bluestein's algorithm, which pads them to a power of two of at least twice the size and needs two such arrays.
 //
 // Declarations after cufft.h and cufftXt.h of CUDA 12.8.

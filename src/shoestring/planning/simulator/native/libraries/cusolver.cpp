@@ -4,7 +4,8 @@
 // The sizes are estimates: the blocked algorithms of LAPACK need a panel of 32 columns or a copy of the matrix, which is what these
 // functions answer. The library's own sizes are not documented.
 //
-// Declarations after cusolverDn.h of CUDA 12.8 and 13.0. The functions of the four types of elements differ in pointers only and count
+// Declarations after cusolverDn.h of CUDA 12.8 and 13.0. The functions of the four types of elements differ in pointers only and
+// count
 // workspaces in elements, so that one serves all.
 #include <algorithm>
 #include <cstddef>
@@ -173,9 +174,12 @@ EXPORT int cusolverDnXgeqrf(void*, void*, int64_t, int64_t, int, void*, int64_t,
 EXPORT int cusolverDnSorgqr_bufferSize(void*, int, int n, int, const void*, int, const void*, int* count) {
   return fill(count, n * PANEL);
 }
-EXPORT int cusolverDnDorgqr_bufferSize(void*, int, int, int, const void*, int, const void*, int*) SAME_AS(cusolverDnSorgqr_bufferSize);
-EXPORT int cusolverDnCungqr_bufferSize(void*, int, int, int, const void*, int, const void*, int*) SAME_AS(cusolverDnSorgqr_bufferSize);
-EXPORT int cusolverDnZungqr_bufferSize(void*, int, int, int, const void*, int, const void*, int*) SAME_AS(cusolverDnSorgqr_bufferSize);
+EXPORT int cusolverDnDorgqr_bufferSize(void*, int, int, int, const void*, int, const void*, int*)
+    SAME_AS(cusolverDnSorgqr_bufferSize);
+EXPORT int cusolverDnCungqr_bufferSize(void*, int, int, int, const void*, int, const void*, int*)
+    SAME_AS(cusolverDnSorgqr_bufferSize);
+EXPORT int cusolverDnZungqr_bufferSize(void*, int, int, int, const void*, int, const void*, int*)
+    SAME_AS(cusolverDnSorgqr_bufferSize);
 
 EXPORT int cusolverDnSorgqr(void*, int, int, int, void*, int, const void*, void*, int, int* status) { return succeed(status); }
 EXPORT int cusolverDnDorgqr(void*, int, int, int, void*, int, const void*, void*, int, int*) SAME_AS(cusolverDnSorgqr);

@@ -41,9 +41,12 @@ int64_t jacobi_elements(int64_t m, int64_t n) { return 2 * m * n + std::min(m, n
 EXPORT int cusolverDnSsyevd_bufferSize(void*, int, int, int n, const void*, int, const void*, int* count) {
   return fill(count, eigenvector_elements(n));
 }
-EXPORT int cusolverDnDsyevd_bufferSize(void*, int, int, int, const void*, int, const void*, int*) SAME_AS(cusolverDnSsyevd_bufferSize);
-EXPORT int cusolverDnCheevd_bufferSize(void*, int, int, int, const void*, int, const void*, int*) SAME_AS(cusolverDnSsyevd_bufferSize);
-EXPORT int cusolverDnZheevd_bufferSize(void*, int, int, int, const void*, int, const void*, int*) SAME_AS(cusolverDnSsyevd_bufferSize);
+EXPORT int cusolverDnDsyevd_bufferSize(void*, int, int, int, const void*, int, const void*, int*)
+    SAME_AS(cusolverDnSsyevd_bufferSize);
+EXPORT int cusolverDnCheevd_bufferSize(void*, int, int, int, const void*, int, const void*, int*)
+    SAME_AS(cusolverDnSsyevd_bufferSize);
+EXPORT int cusolverDnZheevd_bufferSize(void*, int, int, int, const void*, int, const void*, int*)
+    SAME_AS(cusolverDnSsyevd_bufferSize);
 
 EXPORT int cusolverDnSsyevd(void*, int, int, int, void*, int, void*, void*, int, int* status) { return succeed(status); }
 EXPORT int cusolverDnDsyevd(void*, int, int, int, void*, int, void*, void*, int, int*) SAME_AS(cusolverDnSsyevd);
@@ -98,18 +101,21 @@ EXPORT int cusolverDnXsyevBatched_bufferSize(void*, void*, int, int, int64_t n, 
                                              size_t* device, size_t* host, int64_t batch) {
   return fill_bytes(device, host, eigenvector_elements(n) * batch);
 }
-EXPORT int cusolverDnXsyevBatched(void*, void*, int, int, int64_t, int, void*, int64_t, int, void*, int, void*, size_t, void*, size_t,
+EXPORT int cusolverDnXsyevBatched(void*, void*, int, int, int64_t, int, void*, int64_t, int, void*, int, void*, size_t, void*,
+                                  size_t,
                                   int* statuses, int64_t batch) {
   return succeed(statuses, batch);
 }
 
 // ---- general eigenvalues: geev
 
-EXPORT int cusolverDnXgeev_bufferSize(void*, void*, int, int, int64_t n, int, const void*, int64_t, int, const void*, int, const void*,
+EXPORT int cusolverDnXgeev_bufferSize(void*, void*, int, int, int64_t n, int, const void*, int64_t, int, const void*, int,
+                                      const void*,
                                       int64_t, int, const void*, int64_t, int, size_t* device, size_t* host) {
   return fill_bytes(device, host, eigenvector_elements(n));
 }
-EXPORT int cusolverDnXgeev(void*, void*, int, int, int64_t, int, void*, int64_t, int, void*, int, void*, int64_t, int, void*, int64_t,
+EXPORT int cusolverDnXgeev(void*, void*, int, int, int64_t, int, void*, int64_t, int, void*, int, void*, int64_t, int, void*,
+                           int64_t,
                            int, void*, size_t, void*, size_t, int* status) {
   return succeed(status);
 }
@@ -136,11 +142,14 @@ EXPORT int cusolverDnSgesvdj_bufferSize(void*, int, int, int m, int n, const voi
                                         int, int* count, void*) {
   return fill(count, jacobi_elements(m, n));
 }
-EXPORT int cusolverDnDgesvdj_bufferSize(void*, int, int, int, int, const void*, int, const void*, const void*, int, const void*, int,
+EXPORT int cusolverDnDgesvdj_bufferSize(void*, int, int, int, int, const void*, int, const void*, const void*, int, const void*,
+                                        int,
                                         int*, void*) SAME_AS(cusolverDnSgesvdj_bufferSize);
-EXPORT int cusolverDnCgesvdj_bufferSize(void*, int, int, int, int, const void*, int, const void*, const void*, int, const void*, int,
+EXPORT int cusolverDnCgesvdj_bufferSize(void*, int, int, int, int, const void*, int, const void*, const void*, int, const void*,
+                                        int,
                                         int*, void*) SAME_AS(cusolverDnSgesvdj_bufferSize);
-EXPORT int cusolverDnZgesvdj_bufferSize(void*, int, int, int, int, const void*, int, const void*, const void*, int, const void*, int,
+EXPORT int cusolverDnZgesvdj_bufferSize(void*, int, int, int, int, const void*, int, const void*, const void*, int, const void*,
+                                        int,
                                         int*, void*) SAME_AS(cusolverDnSgesvdj_bufferSize);
 
 EXPORT int cusolverDnSgesvdj(void*, int, int, int, int, void*, int, void*, void*, int, void*, int, void*, int, int* status, void*) {
@@ -153,18 +162,23 @@ EXPORT int cusolverDnCgesvdj(void*, int, int, int, int, void*, int, void*, void*
 EXPORT int cusolverDnZgesvdj(void*, int, int, int, int, void*, int, void*, void*, int, void*, int, void*, int, int*, void*)
     SAME_AS(cusolverDnSgesvdj);
 
-EXPORT int cusolverDnSgesvdjBatched_bufferSize(void*, int, int m, int n, const void*, int, const void*, const void*, int, const void*,
+EXPORT int cusolverDnSgesvdjBatched_bufferSize(void*, int, int m, int n, const void*, int, const void*, const void*, int,
+                                               const void*,
                                                int, int* count, void*, int batch) {
   return fill(count, jacobi_elements(m, n) * batch);
 }
-EXPORT int cusolverDnDgesvdjBatched_bufferSize(void*, int, int, int, const void*, int, const void*, const void*, int, const void*, int,
+EXPORT int cusolverDnDgesvdjBatched_bufferSize(void*, int, int, int, const void*, int, const void*, const void*, int, const void*,
+                                               int,
                                                int*, void*, int) SAME_AS(cusolverDnSgesvdjBatched_bufferSize);
-EXPORT int cusolverDnCgesvdjBatched_bufferSize(void*, int, int, int, const void*, int, const void*, const void*, int, const void*, int,
+EXPORT int cusolverDnCgesvdjBatched_bufferSize(void*, int, int, int, const void*, int, const void*, const void*, int, const void*,
+                                               int,
                                                int*, void*, int) SAME_AS(cusolverDnSgesvdjBatched_bufferSize);
-EXPORT int cusolverDnZgesvdjBatched_bufferSize(void*, int, int, int, const void*, int, const void*, const void*, int, const void*, int,
+EXPORT int cusolverDnZgesvdjBatched_bufferSize(void*, int, int, int, const void*, int, const void*, const void*, int, const void*,
+                                               int,
                                                int*, void*, int) SAME_AS(cusolverDnSgesvdjBatched_bufferSize);
 
-EXPORT int cusolverDnSgesvdjBatched(void*, int, int, int, void*, int, void*, void*, int, void*, int, void*, int, int* statuses, void*,
+EXPORT int cusolverDnSgesvdjBatched(void*, int, int, int, void*, int, void*, void*, int, void*, int, void*, int, int* statuses,
+                                    void*,
                                     int batch) {
   return succeed(statuses, batch);
 }
@@ -176,22 +190,27 @@ EXPORT int cusolverDnZgesvdjBatched(void*, int, int, int, void*, int, void*, voi
     SAME_AS(cusolverDnSgesvdjBatched);
 
 EXPORT int cusolverDnSgesvdaStridedBatched_bufferSize(void*, int, int, int m, int n, const void*, int, long long, const void*,
-                                                      long long, const void*, int, long long, const void*, int, long long, int* count,
+                                                      long long, const void*, int, long long, const void*, int, long long,
+                                                      int* count,
                                                       int batch) {
   return fill(count, jacobi_elements(m, n) * batch);
 }
-EXPORT int cusolverDnDgesvdaStridedBatched_bufferSize(void*, int, int, int, int, const void*, int, long long, const void*, long long,
+EXPORT int cusolverDnDgesvdaStridedBatched_bufferSize(void*, int, int, int, int, const void*, int, long long, const void*,
+                                                      long long,
                                                       const void*, int, long long, const void*, int, long long, int*, int)
     SAME_AS(cusolverDnSgesvdaStridedBatched_bufferSize);
-EXPORT int cusolverDnCgesvdaStridedBatched_bufferSize(void*, int, int, int, int, const void*, int, long long, const void*, long long,
+EXPORT int cusolverDnCgesvdaStridedBatched_bufferSize(void*, int, int, int, int, const void*, int, long long, const void*,
+                                                      long long,
                                                       const void*, int, long long, const void*, int, long long, int*, int)
     SAME_AS(cusolverDnSgesvdaStridedBatched_bufferSize);
-EXPORT int cusolverDnZgesvdaStridedBatched_bufferSize(void*, int, int, int, int, const void*, int, long long, const void*, long long,
+EXPORT int cusolverDnZgesvdaStridedBatched_bufferSize(void*, int, int, int, int, const void*, int, long long, const void*,
+                                                      long long,
                                                       const void*, int, long long, const void*, int, long long, int*, int)
     SAME_AS(cusolverDnSgesvdaStridedBatched_bufferSize);
 
 EXPORT int cusolverDnSgesvdaStridedBatched(void*, int, int, int, int, const void*, int, long long, void*, long long, void*, int,
-                                           long long, void*, int, long long, void*, int, int* statuses, double* residuals, int batch) {
+                                           long long, void*, int, long long, void*, int, int* statuses, double* residuals,
+                                           int batch) {
   if (residuals != nullptr) std::fill_n(residuals, batch, 0.0);  // in memory of the host
   return succeed(statuses, batch);
 }

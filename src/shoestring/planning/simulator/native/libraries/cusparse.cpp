@@ -1,6 +1,8 @@
-// cuSPARSE: descriptors with their sizes, workspaces, and conversions of indices. Products and solutions are kernels, which do nothing.
+// cuSPARSE: descriptors with their sizes, workspaces, and conversions of indices. Products and solutions are kernels, which do
+// nothing.
 //
-// The workspaces are estimates: the library's own sizes are not documented. How many elements a sparse product has depends on values;
+// The workspaces are estimates: the library's own sizes are not documented. How many elements a sparse product has depends on
+// values;
 // the answer here is what independent positions would give.
 //
 // Declarations after cusparse.h of CUDA 12.8.
@@ -49,7 +51,9 @@ EXPORT int cusparseGetVersion(void*, int* version) {
   *version = SIMULATED_CUDA_VERSION >= 13000 ? 12600 : 12500;
   return SUCCESS;
 }
-EXPORT const char* cusparseGetErrorName(int status) { return status == SUCCESS ? "CUSPARSE_STATUS_SUCCESS" : "CUSPARSE_STATUS_NOT_SUPPORTED"; }
+EXPORT const char* cusparseGetErrorName(int status) {
+  return status == SUCCESS ? "CUSPARSE_STATUS_SUCCESS" : "CUSPARSE_STATUS_NOT_SUPPORTED";
+}
 EXPORT const char* cusparseGetErrorString(int status) {
   return status == SUCCESS ? "success" : "not supported by the simulated cuSPARSE";
 }
@@ -67,9 +71,11 @@ EXPORT int cusparseCreateCsr(void** description, int64_t rows, int64_t columns, 
                              int) {
   return give_matrix(description, rows, columns, stored);
 }
-EXPORT int cusparseCreateConstCsr(void**, int64_t, int64_t, int64_t, void*, void*, void*, int, int, int, int) SAME_AS(cusparseCreateCsr);
+EXPORT int cusparseCreateConstCsr(void**, int64_t, int64_t, int64_t, void*, void*, void*, int, int, int, int)
+    SAME_AS(cusparseCreateCsr);
 EXPORT int cusparseCreateCsc(void**, int64_t, int64_t, int64_t, void*, void*, void*, int, int, int, int) SAME_AS(cusparseCreateCsr);
-EXPORT int cusparseCreateCoo(void** description, int64_t rows, int64_t columns, int64_t stored, void*, void*, void*, int, int, int) {
+EXPORT int cusparseCreateCoo(void** description, int64_t rows, int64_t columns, int64_t stored, void*, void*, void*, int, int,
+                             int) {
   return give_matrix(description, rows, columns, stored);
 }
 EXPORT int cusparseCreateBsr(void** description, int64_t block_rows, int64_t block_columns, int64_t blocks, int64_t height,
@@ -88,7 +94,9 @@ EXPORT int cusparseSpMatGetSize(void* description, int64_t* rows, int64_t* colum
   return SUCCESS;
 }
 
-EXPORT int cusparseCreateDnMat(void** description, int64_t, int64_t, int64_t, void*, int, int) { return simulator::give(description); }
+EXPORT int cusparseCreateDnMat(void** description, int64_t, int64_t, int64_t, void*, int, int) {
+  return simulator::give(description);
+}
 EXPORT int cusparseDestroyDnMat(void* description) { return simulator::take_back(description); }
 EXPORT int cusparseDnMatSetStridedBatch(void*, int, int64_t) { return SUCCESS; }
 EXPORT int cusparseCreateDnVec(void** description, int64_t, void*, int) { return simulator::give(description); }
@@ -113,13 +121,15 @@ EXPORT int cusparseSpMV_bufferSize(void*, int, const void*, const void* sparse, 
   return SUCCESS;
 }
 
-EXPORT int cusparseSpMM_bufferSize(void*, int, int, const void*, const void* sparse, const void*, const void*, const void*, int, int,
+EXPORT int cusparseSpMM_bufferSize(void*, int, int, const void*, const void* sparse, const void*, const void*, const void*, int,
+                                   int,
                                    size_t* bytes) {
   *bytes = 8 * static_cast<size_t>(matrix(sparse).rows);
   return SUCCESS;
 }
 
-EXPORT int cusparseSDDMM_bufferSize(void*, int, int, const void*, const void*, const void*, const void*, const void* sparse, int, int,
+EXPORT int cusparseSDDMM_bufferSize(void*, int, int, const void*, const void*, const void*, const void*, const void* sparse, int,
+                                    int,
                                     size_t* bytes) {
   *bytes = 8 * static_cast<size_t>(matrix(sparse).rows);
   return SUCCESS;
@@ -138,13 +148,15 @@ EXPORT int cusparseSpSM_bufferSize(void*, int, int, const void*, const void* spa
 }
 
 // Both steps of a product of two sparse matrices are called first without memory, to ask for the size.
-EXPORT int cusparseSpGEMM_workEstimation(void*, int, int, const void*, const void* first, const void* second, const void*, void*, int,
+EXPORT int cusparseSpGEMM_workEstimation(void*, int, int, const void*, const void* first, const void* second, const void*, void*,
+                                         int,
                                          int, void*, size_t* bytes, void* memory) {
   if (memory == nullptr) *bytes = workspace(matrix(first).stored + matrix(second).stored);
   return SUCCESS;
 }
 
-EXPORT int cusparseSpGEMM_compute(void*, int, int, const void*, const void* first, const void* second, const void*, void* product, int,
+EXPORT int cusparseSpGEMM_compute(void*, int, int, const void*, const void* first, const void* second, const void*, void* product,
+                                  int,
                                   int, void*, size_t* bytes, void* memory) {
   matrix(product).stored = product_elements(matrix(first), matrix(second));
   if (memory == nullptr) *bytes = workspace(matrix(product).stored);
@@ -189,18 +201,25 @@ EXPORT int cusparseScsrgeam2_bufferSizeExt(void*, int, int, const void*, void*, 
   *bytes = workspace(static_cast<int64_t>(first) + second);
   return SUCCESS;
 }
-EXPORT int cusparseDcsrgeam2_bufferSizeExt(void*, int, int, const void*, void*, int, const void*, const int*, const int*, const void*,
-                                           void*, int, const void*, const int*, const int*, void*, const void*, const int*, const int*,
+EXPORT int cusparseDcsrgeam2_bufferSizeExt(void*, int, int, const void*, void*, int, const void*, const int*, const int*,
+                                           const void*,
+                                           void*, int, const void*, const int*, const int*, void*, const void*, const int*,
+                                           const int*,
                                            size_t*) SAME_AS(cusparseScsrgeam2_bufferSizeExt);
-EXPORT int cusparseCcsrgeam2_bufferSizeExt(void*, int, int, const void*, void*, int, const void*, const int*, const int*, const void*,
-                                           void*, int, const void*, const int*, const int*, void*, const void*, const int*, const int*,
+EXPORT int cusparseCcsrgeam2_bufferSizeExt(void*, int, int, const void*, void*, int, const void*, const int*, const int*,
+                                           const void*,
+                                           void*, int, const void*, const int*, const int*, void*, const void*, const int*,
+                                           const int*,
                                            size_t*) SAME_AS(cusparseScsrgeam2_bufferSizeExt);
-EXPORT int cusparseZcsrgeam2_bufferSizeExt(void*, int, int, const void*, void*, int, const void*, const int*, const int*, const void*,
-                                           void*, int, const void*, const int*, const int*, void*, const void*, const int*, const int*,
+EXPORT int cusparseZcsrgeam2_bufferSizeExt(void*, int, int, const void*, void*, int, const void*, const int*, const int*,
+                                           const void*,
+                                           void*, int, const void*, const int*, const int*, void*, const void*, const int*,
+                                           const int*,
                                            size_t*) SAME_AS(cusparseScsrgeam2_bufferSizeExt);
 
 // At most this many: positions that both have count twice.
-EXPORT int cusparseXcsrgeam2Nnz(void*, int, int, void*, int first, const int*, const int*, void*, int second, const int*, const int*,
+EXPORT int cusparseXcsrgeam2Nnz(void*, int, int, void*, int first, const int*, const int*, void*, int second, const int*,
+                                const int*,
                                 void*, int*, int* total, void*) {
   *total = first + second;
   return SUCCESS;
@@ -212,7 +231,8 @@ EXPORT int cusparseXcoosort_bufferSizeExt(void*, int, int, int stored, const int
   *bytes = workspace(stored);
   return SUCCESS;
 }
-EXPORT int cusparseXcsrsort_bufferSizeExt(void*, int, int, int, const int*, const int*, size_t*) SAME_AS(cusparseXcoosort_bufferSizeExt);
+EXPORT int cusparseXcsrsort_bufferSizeExt(void*, int, int, int, const int*, const int*, size_t*)
+    SAME_AS(cusparseXcoosort_bufferSizeExt);
 
 // These are computed, so that what uses indices later does not meet some that lie outside.
 EXPORT int cusparseXcoo2csr(void*, const int* rows, int stored, int row_count, int* offsets, int base) {

@@ -48,7 +48,8 @@ EXPORT int cusparseLtStructuredDescriptorInit(void*, void* description, int64_t 
                                               int, int) {
   return describe(description, rows, columns, type);
 }
-EXPORT int cusparseLtDenseDescriptorInit(void*, void* description, int64_t rows, int64_t columns, int64_t, uint32_t, int type, int) {
+EXPORT int cusparseLtDenseDescriptorInit(void*, void* description, int64_t rows, int64_t columns, int64_t, uint32_t, int type,
+                                         int) {
   return describe(description, rows, columns, type);
 }
 EXPORT int cusparseLtMatDescriptorDestroy(void*) { return SUCCESS; }
@@ -69,11 +70,13 @@ EXPORT int cusparseLtMatmulGetWorkspace(void*, const void*, size_t* bytes) {
   *bytes = 0;
   return SUCCESS;
 }
-EXPORT int cusparseLtMatmul(void*, const void*, const void*, const void*, const void*, const void*, const void*, void*, void*, void**,
+EXPORT int cusparseLtMatmul(void*, const void*, const void*, const void*, const void*, const void*, const void*, void*, void*,
+                            void**,
                             int32_t) {
   return SUCCESS;
 }
-EXPORT int cusparseLtMatmulSearch(void*, void*, const void*, const void*, const void*, const void*, const void*, void*, void*, void**,
+EXPORT int cusparseLtMatmulSearch(void*, void*, const void*, const void*, const void*, const void*, const void*, void*, void*,
+                                  void**,
                                   int32_t) {
   return SUCCESS;
 }

@@ -1,6 +1,7 @@
 // NCCL over the memory of one machine, for the ranks of a rehearsal.
 //
-// A communicator is never freed: other threads of a program still ask for its errors after it was destroyed, and captured graphs refer
+// A communicator is never freed: other threads of a program still ask for its errors after it was destroyed, and captured graphs
+// refer
 // to it. Its shared memory goes with the last process.
 //
 // Declarations after nccl.h of versions 2.21 to 2.30.
@@ -90,12 +91,14 @@ Status check(const Communicator* communicator, int type, int peer) {
   return SUCCESS;
 }
 
-Status move(Kind kind, const void* input, void* output, size_t count, int type, int peer, Communicator* communicator, void* stream) {
+Status move(Kind kind, const void* input, void* output, size_t count, int type, int peer, Communicator* communicator,
+    void* stream) {
   if (const Status status = check(communicator, type, peer); status != SUCCESS) return status;
   return submit(*communicator, {kind, input, output, count, type, {}, peer}, stream);
 }
 
-Status combine(Kind kind, const void* input, void* output, size_t count, int type, int operation, int root, Communicator* communicator,
+Status combine(Kind kind, const void* input, void* output, size_t count, int type, int operation, int root,
+    Communicator* communicator,
                void* stream) {
   if (const Status status = check(communicator, type, root); status != SUCCESS) return status;
   Reduction reduction;
@@ -160,7 +163,8 @@ EXPORT int ncclCommInitAll(Communicator** places, int ranks, const int* devices)
   Identifier identifier;
   if (const int status = ncclGetUniqueId(&identifier); status != SUCCESS) return status;
   start_group();
-  for (int rank = 0; rank < ranks; ++rank) initialize(&places[rank], ranks, identifier, rank, devices != nullptr ? devices[rank] : rank);
+  for (int rank = 0; rank < ranks; ++rank) initialize(&places[rank], ranks, identifier, rank,
+      devices != nullptr ? devices[rank] : rank);
   return end_group();
 }
 
@@ -263,7 +267,8 @@ EXPORT int ncclReduceScatter(const void* input, void* output, size_t count, int 
   return combine(Kind::reduce_scatter, input, output, count, type, operation, 0, communicator, stream);
 }
 
-EXPORT int ncclBroadcast(const void* input, void* output, size_t count, int type, int root, Communicator* communicator, void* stream) {
+EXPORT int ncclBroadcast(const void* input, void* output, size_t count, int type, int root, Communicator* communicator,
+                         void* stream) {
   return move(Kind::broadcast, input, output, count, type, root, communicator, stream);
 }
 
@@ -283,7 +288,8 @@ EXPORT int ncclGather(const void* input, void* output, size_t count, int type, i
   return move(Kind::gather, input, output, count, type, root, communicator, stream);
 }
 
-EXPORT int ncclScatter(const void* input, void* output, size_t count, int type, int root, Communicator* communicator, void* stream) {
+EXPORT int ncclScatter(const void* input, void* output, size_t count, int type, int root, Communicator* communicator,
+                       void* stream) {
   return move(Kind::scatter, input, output, count, type, root, communicator, stream);
 }
 

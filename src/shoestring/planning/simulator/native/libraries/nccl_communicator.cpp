@@ -97,7 +97,8 @@ Status Communicator::look_for(int rank) {
 
 Status Communicator::fail(Failure failure, int rank) {
   uint32_t none = 0;
-  segment_.header().failure.compare_exchange_strong(none, static_cast<uint32_t>(rank) << FAILURE_BITS | static_cast<uint32_t>(failure));
+  segment_.header().failure.compare_exchange_strong(none,
+      static_cast<uint32_t>(rank) << FAILURE_BITS | static_cast<uint32_t>(failure));
   return explain();
 }
 

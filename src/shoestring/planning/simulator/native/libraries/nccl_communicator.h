@@ -1,6 +1,7 @@
 // A rank's part of a communicator: joining, waiting for the others, and noticing that one of them is gone.
 //
-// Everything is synchronous. A rank that waits sleeps, and looks now and then whether the processes of the others still exist, so that
+// Everything is synchronous. A rank that waits sleeps, and looks now and then whether the processes of the others still exist, so
+// that
 // the end of one is noticed within a fraction of a second; after the configured number of seconds it gives up.
 #pragma once
 
@@ -29,7 +30,8 @@ class Communicator {
   void leave();  // others that still wait for this rank are told
   void abort();  // what this rank waits for in other threads ends with an error
 
-  // Waits until `is_done`, which depends on a word that the rank that makes it true changes and wakes. It ends with an error if a rank
+  // Waits until `is_done`, which depends on a word that the rank that makes it true changes and wakes. It ends with an error if a
+  // rank
   // that matters is gone.
   Status wait(std::atomic<uint32_t>& word, const std::function<bool()>& is_done, const std::function<bool(int)>& matters);
   Status barrier();

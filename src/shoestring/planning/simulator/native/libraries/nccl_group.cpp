@@ -92,7 +92,8 @@ bool advance_any(std::vector<Message>& messages, Status& status) {
   bool has_moved = false;
   for (size_t index = 0; index < messages.size() && status == SUCCESS; ++index) {
     if (messages[index].is_done()) continue;
-    const bool is_first = std::none_of(messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(index), [&](const Message& other) {
+    const bool is_first = std::none_of(messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(index),
+        [&](const Message& other) {
       return !other.is_done() && other.goes_before(messages[index]);
     });
     if (is_first) has_moved = messages[index].advance(status) || has_moved;
@@ -103,10 +104,12 @@ bool advance_any(std::vector<Message>& messages, Status& status) {
 // Sends and receives of a group progress together, in whatever order the other ranks are ready.
 Status run_messages(Communicator& communicator, std::vector<Message> messages) {
   auto& bell = communicator.segment().member(communicator.rank()).bell;
-  const auto are_done = [&] { return std::all_of(messages.begin(), messages.end(), [](const Message& each) { return each.is_done(); }); };
+  const auto are_done = [&] { return std::all_of(messages.begin(), messages.end(),
+      [](const Message& each) { return each.is_done(); }); };
   // Others may have finished and left.
   const auto is_awaited = [&](int rank) {
-    return std::any_of(messages.begin(), messages.end(), [&](const Message& each) { return !each.is_done() && each.peer() == rank; });
+    return std::any_of(messages.begin(), messages.end(),
+        [&](const Message& each) { return !each.is_done() && each.peer() == rank; });
   };
   Status status = SUCCESS;
   while (status == SUCCESS && !are_done()) {
@@ -152,7 +155,8 @@ Status run_all(std::vector<Job> jobs) {
     part->second.push_back(std::move(job));
   }
   std::vector<Status> results(parts.size(), SUCCESS);
-  // Several communicators in one thread may be ranks that wait for each other. The first runs here; one that is captured has to, since
+  // Several communicators in one thread may be ranks that wait for each other. The first runs here; one that is captured has to,
+  // since
   // the capture belongs to the thread.
   std::vector<std::thread> threads;
   for (size_t index = 1; index < parts.size(); ++index) {

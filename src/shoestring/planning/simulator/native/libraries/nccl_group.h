@@ -8,7 +8,8 @@ namespace simulator::nccl {
 void start_group();
 Status end_group();
 
-// Runs the operation, or at the end of the group that this thread has open. On a stream that is being captured it becomes part of the
+// Runs the operation, or at the end of the group that this thread has open. On a stream that is being captured it becomes part of
+// the
 // graph instead.
 Status submit(Communicator& communicator, const Operation& operation, void* stream);
 Status submit_join(Communicator& communicator);

@@ -21,7 +21,8 @@ struct Status {
   uint64_t start = 0;
 };
 
-// Reads /proc/NUMBER/stat (proc(5)): after the command's name in parentheses come the state and, as field 22, the time of the start.
+// Reads /proc/NUMBER/stat (proc(5)): after the command's name in parentheses come the state and, as field 22, the time of the
+// start.
 Status status_of(int32_t number) {
   char path[64];
   std::snprintf(path, sizeof path, "/proc/%d/stat", number);

@@ -78,7 +78,8 @@ Element write(Value<Element> value) {
 // Integers wrap around, as on a GPU.
 template <typename Number, typename Apply>
 Number wrapping(Number first, Number second, Apply apply) {
-  if constexpr (std::is_integral_v<Number>) return static_cast<Number>(apply(static_cast<uint64_t>(first), static_cast<uint64_t>(second)));
+  if constexpr (std::is_integral_v<Number>) return static_cast<Number>(apply(static_cast<uint64_t>(first),
+      static_cast<uint64_t>(second)));
   else return apply(first, second);
 }
 

@@ -71,7 +71,8 @@ bool Segment::open(const Ticket& ticket, int ranks, const char*& error) {
   }
   // A number that was given to another file since must not be touched.
   uint64_t number = 0;
-  if (pread(file, &number, sizeof number, offsetof(Header, number)) != static_cast<ssize_t>(sizeof number) || number != ticket.number) {
+  if (pread(file, &number, sizeof number, offsetof(Header,
+      number)) != static_cast<ssize_t>(sizeof number) || number != ticket.number) {
     if (!is_owner) ::close(file);
     error = "the communicator of this identifier is complete, or the process that made it has ended";
     return false;

@@ -1,4 +1,5 @@
-// NVRTC: a program compiled at run time. Each compiles, to a module without content; the simulated driver loads it, and its kernels do
+// NVRTC: a program compiled at run time. Each compiles, to a module without content; the simulated driver loads it, and its kernels
+// do
 // nothing as all others.
 // Declarations after nvrtc.h of CUDA 12.8.
 #include <cstddef>

@@ -132,6 +132,7 @@ void OperatorLog::add(const Call& call) {
                                  (call.step == forward_step || call.step == optimizer_step);
   if (begins_microbatch) end_segment(progress);
   progress.last_step = call.step;
+  progress.has_backward |= call.step == backward_step || call.step == recomputation_step;
   const StoredCall stored{call.signature, call.views, call.step, call.device, call.is_other_thread, {0, 0, 0}};
   uint64_t hash = 0;
   for (const uint64_t part : {uint64_t{call.signature}, uint64_t{call.views}, uint64_t{call.step}, uint64_t{call.device},
@@ -162,8 +163,11 @@ void OperatorLog::set_phase(int phase) {
 }
 
 void OperatorLog::end_update(int64_t update) {
-  if (!is_open()) return;
-  end_unit(training_phase, update_);
+  if (!is_open() || update == update_) return;
+  // The first update is announced when it has begun: what the script has called until then is a part of it.
+  const bool is_announced = !has_begun_training_ && !progress_[training_phase].has_backward;
+  if (!is_announced) end_unit(training_phase, update_);
+  has_begun_training_ |= progress_[training_phase].call_count > 0 || !is_announced;
   update_ = update;
 }
 
@@ -226,6 +230,7 @@ void OperatorLog::end_unit(int phase, int64_t update) {
   progress.segments.clear();
   progress.call_count = 0;
   progress.last_step = forward_step;
+  progress.has_backward = false;
   progress.is_sampled = progress.units % progress.stride == 0;
 }
 

@@ -84,6 +84,7 @@ class OperatorLog {
     std::vector<uint32_t> segments;  // of the unit under way
     uint64_t call_count = 0;         // of the unit under way
     uint8_t last_step = forward_step;
+    bool has_backward = false;  // in a unit that is sampled
     uint64_t units = 0;
     uint64_t stride = 1;
     uint64_t new_units = 0;  // stored since the stride was chosen
@@ -101,6 +102,7 @@ class OperatorLog {
   int file_ = -1;
   int phase_ = loading_phase;
   int64_t update_ = 0;
+  bool has_begun_training_ = false;
   uint64_t file_bytes_ = 0;
   std::string pending_;  // records that are not yet in the file
   Progress progress_[8];

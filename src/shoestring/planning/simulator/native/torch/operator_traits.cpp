@@ -43,7 +43,10 @@ OperatorTraits::OperatorTraits(const c10::OperatorHandle& handle) {
   // Indexing and masked_select find their shapes by nonzero, within their genuine kernel, which is computed there.
   shape_from_values = !writes_any && has_tag(handle, at::Tag::dynamic_output_shape) &&
                       !starts_with_one_of(name, {"aten::index", "aten::masked_select"});
-  keeps_workspaces = !writes_any && starts_with_one_of(name, {"aten::linalg_", "aten::_linalg_", "aten::_fft_", "aten::cholesky",
+  without_genuine = shape_from_values ||
+                    (!writes_any && starts_with_one_of(name, {"aten::linalg_eig", "aten::_linalg_eigvals"}));
+  keeps_workspaces = !writes_any && !without_genuine &&
+                     starts_with_one_of(name, {"aten::linalg_", "aten::_linalg_", "aten::_fft_", "aten::cholesky",
                                                               "aten::_cholesky", "aten::geqrf", "aten::orgqr", "aten::ormqr",
                                                               "aten::lu_", "aten::triangular_solve"});
   overwrites = writes_any && (random || starts_with_one_of(name, {"aten::copy_", "aten::fill_", "aten::zero_"}));

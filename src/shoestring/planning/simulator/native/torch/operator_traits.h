@@ -17,6 +17,7 @@ struct OperatorTraits {
   Reference reference = nullptr;     // how the host computes it, if not by the operator itself
   bool only_views = false;           // its results are views: nothing is computed
   bool shape_from_values = false;    // its genuine kernel cannot know the shapes, as they depend on values
+  bool without_genuine = false;      // for that reason, or because the genuine kernel works on the host with values
   bool keeps_workspaces = false;     // linear algebra and FFT: the genuine kernel may fail without a device
   bool random = false;
   bool overwrites = false;           // in place, but does not depend on what was there

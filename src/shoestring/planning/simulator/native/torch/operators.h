@@ -20,5 +20,5 @@ void record_operator(const c10::OperatorHandle& handle, const std::vector<c10::I
 // What the process does from here on; the numbers of simulator_set_phase. Training, evaluation and generation are recorded.
 void operators_phase(int phase);
 
-// The update under way has this number from here on, or has just ended: either way, a new update begins.
+// The update with this number begins, and the one before it has ended. The first one may have begun before it is announced.
 void operators_update(int64_t update);

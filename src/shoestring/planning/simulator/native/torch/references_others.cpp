@@ -1,4 +1,4 @@
-// Dropout that keeps its mask, cuDNN's loss of connectionist temporal classification, and bags of embeddings.
+// Dropout that keeps its mask, cuDNN's loss of connectionist temporal classification, least squares, and bags of embeddings.
 #include <ATen/ATen.h>
 
 #include "torch/references.h"
@@ -38,7 +38,19 @@ void cudnn_ctc_loss(Stack& stack, const Stack&) {
   set_results(stack, {loss, gradient});
 }
 
-constexpr int64_t bag_sum = 0, bag_mean = 1, bag_max = 2;
+// self, other, rcond, driver, outputs (4): by the pseudoinverse, which is the same for matrices of full rank, as CUDA's only driver needs.
+void least_squares(Stack& stack, const Stack&) {
+  const Tensor matrix = tensor_at(stack, 0), given = tensor_at(stack, 1);
+  const bool is_vector = given.dim() == 1 || (given.dim() == matrix.dim() - 1 && given.sizes() == matrix.sizes().slice(0, given.dim()));
+  const Tensor right = is_vector ? given.unsqueeze(-1) : given;
+  const Tensor solution = at::matmul(at::linalg_pinv(matrix), right);
+  const Tensor written = tensor_at(stack, 4), residuals = tensor_at(stack, 5);
+  written.copy_(is_vector ? solution.squeeze(-1) : solution);
+  if (residuals.numel() > 0) residuals.copy_((at::matmul(matrix, solution) - right).abs().square().sum(-2).reshape(residuals.sizes()));
+  set_results(stack, {written, residuals, tensor_at(stack, 6), tensor_at(stack, 7)});
+}
+
+constexpr int64_t bag_mean = 1, bag_max = 2;  // 0 is the sum
 
 // weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset, padding_idx. The results
 // beside the bags are those of CUDA, which its backward reads: the bag of each index, the bags' sizes, the indices of maxima.
@@ -108,6 +120,7 @@ void add_others(ReferenceTable& table) {
   table["aten::_masked_scale"] = masked_scale;
   table["aten::_cudnn_ctc_loss"] = cudnn_ctc_loss;
   table["aten::_cudnn_ctc_loss.Tensor"] = cudnn_ctc_loss;
+  table["aten::linalg_lstsq.out"] = least_squares;
   table["aten::_embedding_bag"] = embedding_bag;
   table["aten::_embedding_bag_forward_only"] = embedding_bag;
   table["aten::_embedding_bag_dense_backward"] = embedding_bag_backward;

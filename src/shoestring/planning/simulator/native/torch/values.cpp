@@ -109,7 +109,7 @@ class ValueKernel final : public c10::OperatorKernel {
   void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, Stack* stack) {
     int& depth = *simulator_depth();
     const bool nested = depth > 0;
-    if (traits_.only_views || (nested && !traits_.shape_from_values && !traits_.keeps_workspaces)) {
+    if (traits_.only_views || (nested && !traits_.without_genuine && !traits_.keeps_workspaces)) {
       genuine_.callBoxed(handle, keys, stack);
       return;
     }
@@ -168,7 +168,7 @@ class ValueKernel final : public c10::OperatorKernel {
   // Why values are not computed, known before the genuine kernel runs.
   std::optional<std::string> reason_against(const Call& call) const {
     if (!call.computable) return "tensors that are not strided are not computed";
-    if (traits_.shape_from_values) return std::nullopt;  // the shape is needed
+    if (traits_.without_genuine) return std::nullopt;  // there are no results otherwise
     const size_t limit = is_always_computed(traits_.name) ? std::max(configuration().value_bytes, largest_computed_bytes())
                                                           : largest_computed_bytes();
     if (call.largest_bytes > limit) return too_large();
@@ -179,7 +179,7 @@ class ValueKernel final : public c10::OperatorKernel {
   // Returns whether there are results; they or nothing replace the arguments on the stack.
   bool run_genuine(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, Stack* stack, int& depth) const {
     const size_t below = stack->size() - traits_.writes.size();
-    if (traits_.shape_from_values) {
+    if (traits_.without_genuine) {
       stack->resize(below);
       return false;
     }
