@@ -1,0 +1,357 @@
+"""Compare the allocations of training updates on a simulated T4 with those of the estimate, which needs no GPU.
+
+    python -m benchmarks.rehearse.allocations [--json FILE] [--only NAME ...]
+
+On one side the engine trains on the simulated GPU: requests reach PyTorch's own caching allocator, whose record of them
+is read. On the other side the updates are traced on fake tensors, and the trace is converted to requests for a
+simulation of that allocator. Both run in the environment of `shoestring rehearse --stack kaggle`, with its PyTorch.
+
+The allocations of both sides are aligned by size. Each that only one side has, and each that is freed at another place
+among the others, is assigned to a cause.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from shoestring.base.settings import Settings
+from shoestring.hardware.targets import find as find_target
+from shoestring.planning.estimate import memory, replay, requests
+from shoestring.planning.estimate.allocator import Allocator
+from shoestring.planning.simulator import environment, prepare
+from shoestring.planning.simulator.build import libraries
+from shoestring.planning.trace import Tracer
+from shoestring.planning.trace.record import Alloc, Op, Phase, Trace
+from shoestring.recipe.finding import load
+from shoestring.recipe.options import LoadedRecipe
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "rehearse-allocations.json"
+TARGET = "kaggle-t4"
+MICROBATCHES = (1, 2, 2, 2)
+"""Those of each update. The trace has the first two updates, and the estimate repeats the second."""
+
+RECIPES = '''
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    ResNetConfig,
+    ResNetForImageClassification,
+    ViTConfig,
+    ViTForImageClassification,
+)
+
+
+class Training:
+    effective_batch, epochs, clip_norm = 2, 1, 1.0
+
+    def loss(self, model, batch):
+        return model(**batch).loss
+
+
+class Gpt2(Training):
+    """GPT-2 with 124 million parameters."""
+
+    def model(self):
+        return GPT2LMHeadModel(GPT2Config(use_cache=False))
+
+    def batch(self, size):
+        tokens = torch.randint(50_257, (size, 512))
+        return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": tokens}
+
+
+class Llama(Training):
+    """The shape of SmolLM2-360M, frozen in fp16, with adapters of rank 16 at all linear layers of its blocks."""
+
+    def model(self):
+        config = LlamaConfig(
+            vocab_size=49_152, hidden_size=960, intermediate_size=2560, num_hidden_layers=32, num_attention_heads=15,
+            num_key_value_heads=5, tie_word_embeddings=True, max_position_embeddings=8192, use_cache=False,
+        )
+        model = LlamaForCausalLM(config).half()
+        return get_peft_model(model, LoraConfig(r=16, lora_dropout=0.05, target_modules="all-linear"))
+
+    def batch(self, size):
+        tokens = torch.randint(49_152, (size, 1024))
+        return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": tokens}
+
+
+class Bert(Training):
+    """BERT-base with a head for two classes."""
+
+    def model(self):
+        return BertForSequenceClassification(BertConfig())
+
+    def batch(self, size):
+        tokens, padding = torch.randint(30_522, (size, 256)), torch.zeros(size, 256, dtype=torch.int64)
+        mask = torch.ones_like(tokens)
+        mask[:, 200:] = 0
+        return {"input_ids": tokens, "token_type_ids": padding, "attention_mask": mask, "labels": tokens[:, 0] % 2}
+
+
+class Vit(Training):
+    """ViT-base for images of 224 x 224."""
+
+    def model(self):
+        return ViTForImageClassification(ViTConfig(num_labels=1000))
+
+    def batch(self, size):
+        return {"pixel_values": torch.rand(size, 3, 224, 224), "labels": torch.randint(1000, (size,))}
+
+
+class Resnet(Vit):
+    """ResNet-50 for images of 224 x 224."""
+
+    clip_norm = None
+
+    def model(self):
+        return ResNetForImageClassification(ResNetConfig(num_labels=1000))
+
+    def optimizer(self, model):
+        return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+'''
+"""The file of the five recipes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A recipe of `RECIPES` with its settings."""
+
+    recipe: str
+    settings: Settings
+
+    @property
+    def name(self) -> str:
+        return self.recipe.lower()
+
+    def load(self, folder: Path) -> LoadedRecipe:
+        """Load the recipe from a file in `folder`."""
+        file = folder / "recipes.py"
+        file.write_text(RECIPES, encoding="utf-8")
+        assert self.settings.micro_batch
+        return load(f"{file}:{self.recipe}", {"effective_batch": MICROBATCHES[1] * self.settings.micro_batch})
+
+
+CASES = (
+    Case(recipe="Gpt2", settings=Settings(micro_batch=8, precision="fp16", checkpointing="no")),
+    Case(
+        recipe="Llama",
+        settings=Settings(micro_batch=4, precision="fp16", checkpointing="no", optimizer_kernel="fused"),
+    ),
+    Case(
+        recipe="Bert",
+        settings=Settings(micro_batch=32, precision="fp16", checkpointing="no", optimizer_kernel="fused"),
+    ),
+    Case(recipe="Vit", settings=Settings(micro_batch=32, precision="fp32", checkpointing="no")),
+    Case(recipe="Resnet", settings=Settings(micro_batch=64, precision="fp16", checkpointing="no")),
+)
+
+
+@dataclass(kw_only=True)
+class Allocation:
+    """A block that was requested."""
+
+    bytes: int
+    stretch: str
+    """`loading`, or the update in which it is requested, such as `update 2`."""
+    phase: str
+    operator: str = ""
+    """The operator that asks for it, without `aten::`."""
+    node: str = ""
+    """The node of autograd that runs the operator in backward."""
+    place: str = ""
+    """The innermost line of Python outside of PyTorch."""
+    part: str = ""
+    """The part of the estimate."""
+
+
+@dataclass(kw_only=True)
+class Record:
+    """The requests of one side, in order."""
+
+    allocations: list[Allocation] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    """The index of each allocation where it is made, and its complement (-1 for 0) where it is freed."""
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, allocation: Allocation) -> int:
+        index = len(self.allocations)
+        self.allocations.append(allocation)
+        self.steps.append(index)
+        return index
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "allocations": [vars(allocation) for allocation in self.allocations],
+            "steps": self.steps,
+            "facts": self.facts,
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Record":
+        allocations = [Allocation(**allocation) for allocation in values["allocations"]]
+        return cls(allocations=allocations, steps=values["steps"], facts=values["facts"])
+
+
+def record_estimate(case: Case) -> Record:
+    """Trace the updates and return the requests that the estimate replays."""
+    import torch
+
+    device = find_target(TARGET).device
+    with tempfile.TemporaryDirectory() as folder, Tracer(case.load(Path(folder))) as tracer:
+        trace = requests.accumulate_in_place(
+            tracer.trace(case.settings, accumulate=MICROBATCHES[1], device=device)
+        )
+    repeated = requests.repeat_second_update(trace, len(MICROBATCHES) - 2)
+    origins = _origins(repeated)
+    record = Record(facts={"torch": torch.__version__, "estimate": memory.memory(trace, device).json()})
+    indices: dict[object, int] = {}
+    last = ("loading", "model", "")
+    for key, part, size in requests.requests(repeated, device):
+        if size is None:
+            if key in indices:
+                record.steps.append(~indices.pop(key))
+            continue
+        # A workspace has no storage in the trace: it belongs where the tensor before it does.
+        stretch, phase, operator = last = origins[key] if isinstance(key, int) else (*last[:2], part)
+        indices[key] = record.add(Allocation(bytes=size, stretch=stretch, phase=phase, operator=operator, part=part))
+    return record
+
+
+def _origins(trace: Trace) -> dict[int, tuple[str, str, str]]:
+    """Return the stretch, the phase and the operator of each storage: the operator follows what it allocates."""
+    origins: dict[int, tuple[str, str, str]] = {}
+    waiting: list[int] = []
+    stretch, phase, updates = "loading", "model", 0
+    for event in trace.events:
+        match event:
+            case Phase(name, _, index):
+                waiting = []
+                if name == "forward" and index == 0:
+                    updates += 1
+                stretch = f"update {updates}" if updates else "loading"
+                phase = f"{name} {index + 1}" if name in ("forward", "backward") else name
+            case Alloc(storage):
+                origins[storage] = stretch, phase, ""
+                waiting.append(storage)
+            case Op(name):
+                for storage in waiting:
+                    origins[storage] = stretch, phase, name.removeprefix("aten::")
+                waiting = []
+    return origins
+
+
+def record_simulated(case: Case) -> Record:
+    """Train on the simulated GPU as the engine does, and return the requests that reach PyTorch's allocator."""
+    import torch
+
+    from shoestring.recipe.parts import Parts
+    from shoestring.training.data.batches import to_device
+    from shoestring.training.engine.building import build
+    from shoestring.training.engine.determinism import deterministic
+    from shoestring.training.engine.update import update
+
+    mark: Any = torch._C._cuda_setMemoryMetadata
+    micro_batch = case.settings.micro_batch
+    assert micro_batch
+    with tempfile.TemporaryDirectory() as folder, deterministic():
+        loaded = case.load(Path(folder))
+        torch.cuda.init()
+        torch.cuda.memory._record_memory_history(enabled="all", context="all", stacks="all")
+        mark("loading/model")
+        state = build(loaded, case.settings, torch.device("cuda", 0))
+        backward = torch.autograd.backward
+        position = ""
+
+        def marked_backward(*arguments: Any, **options: Any) -> None:
+            mark(f"{position}/backward {index}")
+            backward(*arguments, **options)
+
+        torch.autograd.backward = marked_backward
+        index = 0
+        for number, count in enumerate(MICROBATCHES, 1):
+            position = f"update {number}"
+
+            def microbatches() -> Iterator[tuple[Any, int]]:
+                nonlocal index
+                for index in range(1, count + 1):
+                    mark(f"{position}/forward {index}")
+                    yield to_device(loaded.recipe.batch(micro_batch), torch.device("cuda", 0)), micro_batch
+                mark(f"{position}/optimizer")
+
+            result = update(
+                state.model,
+                state.optimizer,
+                loaded.recipe.loss,
+                microbatches(),
+                samples=count * micro_batch,
+                mixed_precision=state.mixed_precision,
+                clip_norm=Parts.from_recipe(loaded.recipe).learning.clip_norm,
+            )
+            if not result.stepped:
+                raise SystemExit("the optimizer made no step")
+        torch.cuda.synchronize()
+    snapshot: Any = torch.cuda.memory._snapshot()
+    record = Record(facts={"torch": torch.__version__})
+    indices: dict[int, int] = {}
+    segments = []
+    for event in snapshot["device_traces"][0]:
+        match event["action"]:
+            case "alloc":
+                stretch, _, phase = event["user_metadata"].partition("/")
+                operator, node, place = origin(event["frames"])
+                allocation = Allocation(
+                    bytes=event["size"], stretch=stretch, phase=phase, operator=operator, node=node, place=place
+                )
+                indices[event["addr"]] = record.add(allocation)
+            case "free_completed":
+                record.steps.append(~indices.pop(event["addr"]))
+            case "segment_alloc":
+                segments.append(event["size"])
+    statistics = torch.cuda.memory_stats()
+    record.facts |= {
+        "allocated": statistics["allocated_bytes.all.peak"],
+        "reserved": statistics["reserved_bytes.all.peak"],
+        "requested": statistics["requested_bytes.all.peak"],
+        "segments": segments,
+    }
+    return record
+
+
+_OPERATOR = re.compile(r"at::_ops::(\w+)::(?:call|redispatch)")
+_NODE = re.compile(r"torch::autograd::(?:generated::)?(\w+)::apply")
+_ALLOCATES = re.compile(r"empty|new_empty|resize|set_|result_type")
+"""Operators that others call for the tensors of their results."""
+
+
+def origin(frames: Sequence[Mapping[str, Any]]) -> tuple[str, str, str]:
+    """Return the operator, the node of autograd and the line of a stack, whose innermost frame is the first."""
+    operator = node = place = ""
+    for frame in frames:
+        name, file = frame["name"], frame["filename"]
+        if not operator and (match := _OPERATOR.search(name)) and not _ALLOCATES.match(match[1]):
+            operator = match[1]
+        elif not node and (match := _NODE.search(name)):
+            node = match[1]
+        elif not place and file.endswith(".py") and "/torch/" not in file and "/simulator/inside/" not in file:
+            place = f"{re.sub(r'^.*/(site-packages|src)/', '', file)}:{frame['line']}"
+    return operator, node, place
+
+
+RECORDERS = {"estimate": record_estimate, "simulated": record_simulated}
