@@ -311,10 +311,13 @@ def record_simulated(case: Case) -> Record:
     record = Record(facts={"torch": torch.__version__})
     indices: dict[int, int] = {}
     segments = []
+    position = ""
     for event in snapshot["device_traces"][0]:
+        # A mark holds for a thread, and autograd's threads have none: they work for the forward pass before.
+        position = event["user_metadata"] or position.replace("forward", "backward")
         match event["action"]:
             case "alloc":
-                stretch, _, phase = event["user_metadata"].partition("/")
+                stretch, _, phase = position.partition("/")
                 operator, node, place = origin(event["frames"])
                 allocation = Allocation(
                     bytes=event["size"], stretch=stretch, phase=phase, operator=operator, node=node, place=place
