@@ -17,19 +17,16 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from shoestring.base.settings import Settings
 from shoestring.hardware.targets import find as find_target
-from shoestring.planning.estimate import memory, replay, requests
-from shoestring.planning.estimate.allocator import Allocator
-from shoestring.planning.simulator import environment, prepare
-from shoestring.planning.simulator.build import libraries
+from shoestring.planning.estimate import memory, requests
+from shoestring.planning.simulator import environment
+from shoestring.planning.simulator.build import SimulatorLibraries
 from shoestring.planning.trace import Tracer
 from shoestring.planning.trace.record import Alloc, Op, Phase, Trace
 from shoestring.recipe.finding import load
@@ -73,7 +70,7 @@ class Gpt2(Training):
 
     def batch(self, size):
         tokens = torch.randint(50_257, (size, 512))
-        return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": tokens}
+        return {"input_ids": tokens, "labels": tokens}
 
 
 class Llama(Training):
@@ -89,7 +86,9 @@ class Llama(Training):
 
     def batch(self, size):
         tokens = torch.randint(49_152, (size, 1024))
-        return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": tokens}
+        mask = torch.ones_like(tokens)
+        mask[:, 900:] = 0
+        return {"input_ids": tokens, "attention_mask": mask, "labels": tokens}
 
 
 class Bert(Training):
@@ -152,7 +151,7 @@ CASES = (
     Case(recipe="Gpt2", settings=Settings(micro_batch=8, precision="fp16", checkpointing="no")),
     Case(
         recipe="Llama",
-        settings=Settings(micro_batch=4, precision="fp16", checkpointing="no", optimizer_kernel="fused"),
+        settings=Settings(micro_batch=2, precision="fp16", checkpointing="no", optimizer_kernel="fused"),
     ),
     Case(
         recipe="Bert",
@@ -215,9 +214,7 @@ def record_estimate(case: Case) -> Record:
 
     device = find_target(TARGET).device
     with tempfile.TemporaryDirectory() as folder, Tracer(case.load(Path(folder))) as tracer:
-        trace = requests.accumulate_in_place(
-            tracer.trace(case.settings, accumulate=MICROBATCHES[1], device=device)
-        )
+        trace = requests.accumulate_in_place(tracer.trace(case.settings, accumulate=MICROBATCHES[1], device=device))
     repeated = requests.repeat_second_update(trace, len(MICROBATCHES) - 2)
     origins = _origins(repeated)
     record = Record(facts={"torch": torch.__version__, "estimate": memory.memory(trace, device).json()})
@@ -358,3 +355,73 @@ def origin(frames: Sequence[Mapping[str, Any]]) -> tuple[str, str, str]:
 
 
 RECORDERS = {"estimate": record_estimate, "simulated": record_simulated}
+
+
+def align(first: Sequence[object], second: Sequence[object]) -> list[tuple[int, int]]:
+    """Return the pairs of indices of a longest common subsequence.
+
+    E. W. Myers, "An O(ND) Difference Algorithm and Its Variations" (1986): `reach[k]` is the furthest index in `first`
+    on the diagonal `k` after so many elements that only one sequence has.
+    """
+    reach = {1: 0}
+    history: list[dict[int, int]] = []
+    for edits in range(len(first) + len(second) + 1):
+        history.append(dict(reach))
+        for diagonal in range(-edits, edits + 1, 2):
+            is_down = diagonal == -edits or (diagonal != edits and reach[diagonal - 1] < reach[diagonal + 1])
+            x = reach[diagonal + 1] if is_down else reach[diagonal - 1] + 1
+            while x < len(first) and x - diagonal < len(second) and first[x] == second[x - diagonal]:
+                x += 1
+            reach[diagonal] = x
+            if x >= len(first) and x - diagonal >= len(second):
+                return _backtrack(history, x, x - diagonal)
+    raise AssertionError("no path to the end")
+
+
+def _backtrack(history: Sequence[Mapping[int, int]], x: int, y: int) -> list[tuple[int, int]]:
+    pairs = []
+    for edits in range(len(history) - 1, -1, -1):
+        reach, diagonal = history[edits], x - y
+        is_down = diagonal == -edits or (diagonal != edits and reach[diagonal - 1] < reach[diagonal + 1])
+        before = diagonal + 1 if is_down else diagonal - 1
+        start_x = reach[before] if edits else 0
+        start_y = start_x - before if edits else 0
+        while x > start_x and y > start_y:
+            x, y = x - 1, y - 1
+            pairs.append((x, y))
+        x, y = start_x, start_y
+    return pairs[::-1]
+
+
+def run(side: str, case: Case, python: Path, simulator: SimulatorLibraries) -> Record:
+    """Make the record of one side in a process of its own. Raises RuntimeError if it fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "record.json")
+        variables = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "OMP_NUM_THREADS": "1"}
+        variables = environment.simulated(variables, simulator, find_target(TARGET), Path(folder), operators=False)
+        if side == "estimate":
+            variables["CUDA_VISIBLE_DEVICES"] = ""  # PyTorch's build with CUDA, on a machine without a GPU
+        command = [str(python), "-m", "benchmarks.rehearse.allocations", "--side", side, "--only", case.name]
+        process = subprocess.run(
+            [*command, "--json", str(out)], env=variables, cwd=ROOT, capture_output=True, text=True
+        )
+        if process.returncode:
+            raise RuntimeError(f"{side} of {case.name}: {process.stderr.strip()[-2000:]}")
+        return Record.from_json(json.loads(out.read_text()))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, default=RESULTS)
+    parser.add_argument("--only", nargs="+", choices=[case.name for case in CASES], metavar="NAME")
+    parser.add_argument("--side", choices=RECORDERS, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    cases = [case for case in CASES if not options.only or case.name in options.only]
+    if options.side:
+        options.json.write_text(json.dumps(RECORDERS[options.side](cases[0]).json()))
+        return 0
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -4,8 +4,8 @@
         -m benchmarks.rehearse.large_model
 
 Prints JSON: the seconds of building and of each step, the peak of PyTorch's allocator in GiB, and the memory of this
-machine that the process used in MiB, without the memory of the simulated GPU that the process has written to. On a
-genuine GPU there is no such memory, and the last number includes what the driver maps.
+machine that the process uses after a step in MiB, at most. The memory of the simulated GPU that the process has written
+to is not in it, and is given beside it.
 """
 
 import json
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from shoestring.base.units import GIB, MIB
+from shoestring.base.units import GIB, KIB, MIB
 from shoestring.planning.simulator.ledger import device_arenas
 
 STEPS = 3
@@ -64,19 +64,21 @@ def step(model: LlamaForCausalLM, optimizer: torch.optim.Optimizer) -> float:
     return float(loss)
 
 
-def host_bytes() -> int:
-    """Return this process's memory in RAM, without simulated device memory."""
+def host_bytes() -> tuple[int, int]:
+    """Return this process's memory in RAM: without simulated device memory, and the device memory alone."""
     arena = device_arenas(Path(os.environ[RECORDS])).get(os.getpid(), (0, 0)) if RECORDS in os.environ else (0, 0)
-    total, inside = 0, False
+    outside_bytes, device_bytes, inside = 0, 0, False
     with Path("/proc/self/smaps").open() as lines:
         for line in lines:
             first, _, rest = line.partition(" ")
             if "-" in first and not first.endswith(":"):
                 begin, end = (int(address, 16) for address in first.split("-"))
                 inside = arena[0] <= begin and end <= arena[1]
-            elif first == "Rss:" and not inside:
-                total += int(rest.split()[0]) * 1024
-    return total
+            elif first == "Rss:" and inside:
+                device_bytes += int(rest.split()[0]) * KIB
+            elif first == "Rss:":
+                outside_bytes += int(rest.split()[0]) * KIB
+    return outside_bytes, device_bytes
 
 
 def measure() -> dict[str, Any]:
@@ -86,13 +88,13 @@ def measure() -> dict[str, Any]:
     torch.cuda.synchronize()
     building = time.perf_counter() - started
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-    seconds, losses, host = [], [], host_bytes()
+    seconds, losses, host = [], [], [host_bytes()]
     for _ in range(STEPS):
         started = time.perf_counter()
         losses.append(step(model, optimizer))
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - started)
-        host = max(host, host_bytes())
+        host.append(host_bytes())
     return {
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
@@ -102,7 +104,8 @@ def measure() -> dict[str, Any]:
         "losses": losses,
         "peak_allocated_gib": round(torch.cuda.max_memory_allocated() / GIB, 2),
         "peak_reserved_gib": round(torch.cuda.max_memory_reserved() / GIB, 2),
-        "host_mib": round(host / MIB),
+        "host_mib": round(max(outside for outside, _ in host) / MIB),
+        "written_device_mib": round(max(inside for _, inside in host) / MIB),
     }
 
 

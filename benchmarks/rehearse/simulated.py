@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import get_args
 
@@ -41,8 +42,8 @@ def run(command: Sequence[str], *, on: str, stack: str | None = None, values: Va
         records.mkdir()
         variables = simulated(os.environ, compiled, target, records, values=values)
         if not _has_shoestring(python):
-            path = [str(SOURCES), *filter(None, [variables.get("PYTHONPATH", "")])]
-            variables["PYTHONPATH"] = os.pathsep.join(path)
+            path = [str(SOURCES), str(_metadata(Path(folder, "metadata"))), variables.get("PYTHONPATH", "")]
+            variables["PYTHONPATH"] = os.pathsep.join(filter(None, path))
         status = subprocess.run([str(python), *command], env=variables, check=False).returncode
     return status if status >= 0 else 128 - status  # as a shell does for a process that a signal ended
 
@@ -51,6 +52,15 @@ def _has_shoestring(python: Path) -> bool:
     """Return whether an environment has an installed Shoestring; not whether the current folder has one."""
     code = "import importlib.util, sys; sys.exit(importlib.util.find_spec('shoestring') is None)"
     return subprocess.run([str(python), "-P", "-c", code], check=False).returncode == 0
+
+
+def _metadata(folder: Path) -> Path:
+    """Make a folder with the metadata of the Shoestring that runs here: recipes are found by it."""
+    folder.mkdir()
+    installed = distribution("shoestring")
+    name = f"shoestring-{installed.version}.dist-info"
+    (folder / name).symlink_to(Path(str(installed.locate_file(name))))
+    return folder
 
 
 def _show_progress(part: str, done: int, total: int) -> None:

@@ -30,6 +30,8 @@ _MAX_BYTES = 16 * MIB
 _OF_THE_INSTALLATION = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
 """Files of metadata that pip writes when it installs."""
 _COMPILED = (".so", ".pyd", ".dylib")
+_SIMULATOR = (f"{_NAME}/planning/simulator/native/", f"{_NAME}/planning/simulator/inside/")
+"""The sources of the simulated GPU, which a session on a machine with a GPU does not need."""
 _WHEEL = "Wheel-Version: 1.0\nGenerator: shoestring\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
 
@@ -40,6 +42,8 @@ def wheel_name() -> str:
 
 def build_wheel(recipes: Collection[str] | None = None) -> bytes:
     """Return the wheel of the running copy of Shoestring, with all built-in recipes or only the named `recipes`.
+
+    That of some recipes, which a notebook carries, is without the simulator of rehearsals.
 
     Raises UsageError if this copy has no metadata, because it was neither installed nor installed as editable.
     """
@@ -53,7 +57,7 @@ def build_wheel(recipes: Collection[str] | None = None) -> bytes:
     metadata = _metadata()
     if recipes is not None:
         left_out = {entry.name for entry in (folder / _RECIPES).iterdir() if entry.is_dir()} - set(recipes)
-        folders = tuple(f"{_RECIPES}/{name}/" for name in left_out)
+        folders = (*_SIMULATOR, *(f"{_RECIPES}/{name}/" for name in left_out))
         files = {name: content for name, content in files.items() if not name.startswith(folders)}
         modules = {f"{_RECIPES}.{name}" for name in left_out}
         entry_points = metadata["entry_points.txt"].splitlines(keepends=True)

@@ -82,6 +82,11 @@ def libraries(build: TorchBuild, progress: Progress = lambda *_: None) -> Simula
 
     Raises RunError if there is no C++ compiler, if it fails, or if the cache cannot be written.
     """
+    if not _SOURCES.is_dir():
+        raise RunError(
+            "this copy of Shoestring has no simulator, since it came with a notebook",
+            hint="rehearse with an installed copy, on any machine with Linux",
+        )
     compiler = _compiler()
     objects = tuple(_shared_objects(build))
     folder = cache_folder("simulator") / f"{build.version}-{_digest(build, compiler, objects)}"
@@ -173,12 +178,12 @@ def _make(folder: Path, build: TorchBuild, compiler: str, objects: Sequence[Path
         torch_sources = sorted((_SOURCES / "torch").glob("*.cpp"))
         _precompile(units, build, compiler)
         parts += [partial(_compile_torch_unit, units, build, compiler, source) for source in torch_sources]
-        done = 0
+        finished = 0
         progress("the simulator", 0, len(parts))
         with ThreadPoolExecutor(max_workers=max(1, min(4, os.cpu_count() or 1))) as pool:
             for _ in pool.map(lambda part: part(), parts):
-                done += 1
-                progress("the simulator", done, len(parts))
+                finished += 1
+                progress("the simulator", finished, len(parts))
         runtime = next(library for library in needed if library.startswith("libcudart."))
         _link_torch(unfinished, build, compiler, sorted(units.glob("*.o")), runtime)
         shutil.rmtree(units)
@@ -301,9 +306,7 @@ def _release_number(build: TorchBuild) -> int:
     return int(major) * 100 + int(minor)
 
 
-def _link_torch(
-    folder: Path, build: TorchBuild, compiler: str, units: Sequence[Path], runtime: str
-) -> None:
+def _link_torch(folder: Path, build: TorchBuild, compiler: str, units: Sequence[Path], runtime: str) -> None:
     """Link what computes values with PyTorch's libraries, which are in the process when it is loaded."""
     _run(
         [

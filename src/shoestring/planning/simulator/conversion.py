@@ -130,17 +130,17 @@ def _convolution(*, transposed: bool = False, depthwise: bool = False) -> _Trans
 
     def translate(arguments: _Arguments) -> tuple[Any, _Arguments]:
         values, weight = arguments["self"], arguments["weight"]
-        ones = (1,) * (weight.dim() - 2)
+        unit = (1,) * (weight.dim() - 2)
         groups = values.shape[1] if depthwise else arguments.get("groups") or 1
         return _aten.convolution.default, {
             "input": values,
             "weight": weight,
             "bias": arguments.get("bias"),
-            "stride": arguments.get("stride") or ones,
-            "padding": arguments.get("padding") or (0,) * len(ones),
-            "dilation": arguments.get("dilation") or ones,
+            "stride": arguments.get("stride") or unit,
+            "padding": arguments.get("padding") or (0,) * len(unit),
+            "dilation": arguments.get("dilation") or unit,
             "transposed": transposed,
-            "output_padding": arguments.get("output_padding") or (0,) * len(ones),
+            "output_padding": arguments.get("output_padding") or (0,) * len(unit),
             "groups": groups,
         }
 

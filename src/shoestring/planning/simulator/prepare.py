@@ -157,7 +157,7 @@ def _copy_commands(source: Path, target: Path) -> None:
     python = target / "python"
     for path in source.iterdir():
         if path.is_file() and not path.is_symlink() and not (target / path.name).exists():
-            first, _, rest = path.read_bytes()[:_COMMAND_BYTES].partition(b"\n")
+            first, _, remainder = path.read_bytes()[:_COMMAND_BYTES].partition(b"\n")
             if first.startswith(b"#!") and b"python" in first:
-                (target / path.name).write_bytes(b"#!" + bytes(python) + b"\n" + rest)
+                (target / path.name).write_bytes(b"#!" + bytes(python) + b"\n" + remainder)
                 (target / path.name).chmod(0o755)

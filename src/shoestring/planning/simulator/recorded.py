@@ -297,6 +297,6 @@ def _value(value: Any) -> Value:
 
 
 def _tensor(values: list[Any]) -> RecordedTensor:
-    name, sizes, *rest = values
-    strides = tuple(map(int, rest[0])) if rest and rest[0] else None
-    return RecordedTensor(str(name), tuple(map(int, sizes)), strides, on_gpu=len(rest) < 2)
+    name, sizes, *remainder = values
+    strides = tuple(map(int, remainder[0])) if remainder and remainder[0] else None
+    return RecordedTensor(str(name), tuple(map(int, sizes)), strides, on_gpu=len(remainder) < 2)

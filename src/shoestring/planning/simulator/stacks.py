@@ -77,13 +77,14 @@ def _folder(name: str) -> Path:
 def _interpreter(name: str) -> Path:
     """Return a Python of the version that a stack needs: the first on the PATH, or one of pyenv's."""
     match = _PYTHON.search(_list(name).read_text(encoding="utf-8"))
-    wanted = match[1] if match else "3.12"
-    on_path = shutil.which(f"python{wanted}")
+    version = match[1] if match else "3.12"
+    on_path = shutil.which(f"python{version}")
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
-    for path in filter(None, [on_path, *map(str, sorted(pyenv.glob(f"versions/{wanted}.*/bin/python")))]):
-        check = f"import sys; sys.exit('%d.%d' % sys.version_info[:2] != '{wanted}')"
+    for path in filter(None, [on_path, *map(str, sorted(pyenv.glob(f"versions/{version}.*/bin/python")))]):
+        check = f"import sys; sys.exit('%d.%d' % sys.version_info[:2] != '{version}')"
         if subprocess.run([path, "-c", check], capture_output=True).returncode == 0:
             return Path(path)
     raise UsageError(
-        f"the stack {name} needs Python {wanted}, which is not on the PATH", hint=f"install Python {wanted}, with venv"
+        f"the stack {name} needs Python {version}, which is not on the PATH",
+        hint=f"install Python {version}, with venv",
     )

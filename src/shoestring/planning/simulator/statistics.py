@@ -77,11 +77,11 @@ class ProcessStatistics:
 
 def read_statistics(folder: Path) -> list[ProcessStatistics]:
     """Return the statistics of all processes of a rehearsal that used a device, by process id."""
-    found = []
+    paths = []
     for path in folder.glob("statistics.*"):
         if match := re.fullmatch(r"statistics\.([1-9][0-9]{0,9})", path.name):
-            found.append((int(match[1]), path))
-    processes = (_read_process(pid, path) for pid, path in sorted(found)[:_MOST_PROCESSES])
+            paths.append((int(match[1]), path))
+    processes = (_read_process(pid, path) for pid, path in sorted(paths)[:_MOST_PROCESSES])
     return [process for process in processes if process is not None]
 
 

@@ -102,7 +102,7 @@ def _process_time(record: Record, device: Device, gpus: int, options: Mapping[st
     return RecordedTime(
         update=median,
         microbatches=record.microbatches(unit) if unit else 0,
-        mean_update=_mean([(Span(each.value, each.low, each.high), unit.weight) for each, unit in weighted]),
+        mean_update=_mean([(_span(estimate), update.weight) for estimate, update in weighted]),
         updates=totals.units if totals else 0,
         different_updates=len(recorded.units_of(TRAINING)),
         evaluation=phases[EVALUATION],
@@ -147,10 +147,14 @@ def _phase_total(record: Record, phase: int, device: Device, options: Mapping[st
         seconds = update_seconds(trace(events), device, 1, **options)
         if seconds is None:
             return None
-        total += Span(seconds.value, seconds.low, seconds.high) * unit.weight
+        total += _span(seconds) * unit.weight
         calls += unit.weight * sum(len(record.recorded.segments[segment]) for segment in unit.segments)
-    counted = record.recorded.totals.get(phase)
-    return total * (counted.calls / calls) if calls and counted else total
+    totals = record.recorded.totals.get(phase)
+    return total * (totals.calls / calls) if calls and totals else total
+
+
+def _span(seconds: Seconds) -> Span:
+    return Span(seconds.value, seconds.low, seconds.high)
 
 
 class _Exchange(NamedTuple):
@@ -171,9 +175,9 @@ def _exchange(record: Record, unit: Unit) -> _Exchange | None:
     microbatches = max(1, record.microbatches(unit))
     gradients = record.collective_bytes(unit, _REDUCTIONS)
     if record.collective_bytes(unit, _SCATTERS):
-        gathered = record.collective_bytes(unit, _GATHERS)
+        gathered_bytes = record.collective_bytes(unit, _GATHERS)
         note = "FSDP is taken to gather all weights twice in each microbatch"
-        return _Exchange(gradients // microbatches, 1, gathered // (2 * microbatches), is_sharded=True, note=note)
+        return _Exchange(gradients // microbatches, 1, gathered_bytes // (2 * microbatches), is_sharded=True, note=note)
     reducing = record.segments_with(unit, _REDUCTIONS)
     return _Exchange(gradients // reducing, reducing) if reducing else None
 
@@ -217,9 +221,9 @@ def _seconds_of_replicas(
     """
     notes.append(f"one process uses {len(used)} GPUs, as DataParallel does: its host queues the work of all of them")
     estimates = []
-    for one in used:
+    for used_device in used:
         events = (
-            event if place == one or not isinstance(event, Op) else replace(event, flops=0, bytes=0, launches=0)
+            event if place == used_device or not isinstance(event, Op) else replace(event, flops=0, bytes=0, launches=0)
             for event, place in placed_events(record, unit)
         )
         update = trace(events, gradients=record.trained_bytes(unit))

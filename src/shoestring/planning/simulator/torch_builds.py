@@ -134,9 +134,11 @@ def require_simulated(interpreter: Interpreter) -> None:
             hint="rehearse in a container with Linux, or `shoestring plan`, which needs no CUDA build",
         )
     if interpreter.machine != "x86_64" or interpreter.libc != "glibc":
-        found = interpreter.machine if interpreter.machine != "x86_64" else "a C library that is not glibc (musl?)"
+        platform_text = (
+            interpreter.machine if interpreter.machine != "x86_64" else "a C library that is not glibc (musl?)"
+        )
         raise UsageError(
-            f"a rehearsal needs Linux on x86_64 with glibc, as PyTorch's default wheels do; this is {found}",
+            f"a rehearsal needs Linux on x86_64 with glibc, as PyTorch's default wheels do; this is {platform_text}",
             hint="rehearse in a container such as python:3.12-slim",
         )
     if interpreter.python not in PYTHONS:

@@ -96,11 +96,11 @@ class Record:
 
     def segments_with(self, unit: Unit, names: Collection[str]) -> int:
         """Return the number of a unit's segments that have such calls."""
-        found = {
+        matches = {
             segment: any(self.name(call) in names for call in self.segment_calls(segment))
             for segment in {*unit.segments}
         }
-        return sum(found[segment] for segment in unit.segments)
+        return sum(matches[segment] for segment in unit.segments)
 
     def segment_calls(self, segment: int) -> Iterator[Call]:
         """Return the calls of a segment.

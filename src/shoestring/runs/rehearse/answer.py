@@ -13,7 +13,7 @@ from shoestring.planning.simulator.statistics import ProcessStatistics, read_sta
 from shoestring.planning.simulator.torch_builds import Interpreter, TorchBuild
 from shoestring.runs.rehearse.events import EventReader, ProcessEvents, read_notes
 from shoestring.runs.rehearse.private import shared
-from shoestring.runs.rehearse.processes import Ended
+from shoestring.runs.rehearse.processes import Outcome
 from shoestring.runs.rehearse.proposals import proposals
 from shoestring.runs.rehearse.rehearsal import DevicePeak, End, MemoryPoint, PhasePeak, Rehearsal
 from shoestring.runs.rehearse.request import RehearsalRequest
@@ -28,13 +28,13 @@ def answer(
     build: TorchBuild,
     records: Path,
     reader: EventReader,
-    ended: Ended,
+    outcome: Outcome,
     seconds: float,
 ) -> Rehearsal:
     """Return what became of the script, without the paths of this machine."""
     statistics = read_statistics(records)
     leading = reader.leading
-    end, failing = _end(ended, reader)
+    end, failing = _end(outcome, reader)
     error = failing.errors[-1] if end == "out of memory" and failing and failing.errors else None
     holders = tuple(failing.holders) if error and failing else ()
     platform = request.target.platform
@@ -54,7 +54,7 @@ def answer(
             stack=request.stack,
             values=request.values,
             end=end,
-            exit_status=ended.status,
+            exit_status=outcome.status,
             error=failing.exception if failing and end == "failed" else "",
             updates=reader.updates,
             total_updates=total,
@@ -67,11 +67,11 @@ def answer(
             timeline=_timeline(statistics),
             time=times.update,
             session_seconds=request.session_seconds or platform_seconds,
-            host_peak_bytes=ended.host_peak_bytes or None,
+            host_peak_bytes=outcome.host_peak_bytes or None,
             disk_bytes=sum(process.written_bytes for process in reader.processes.values()),
             assumed=_assumed(read_notes(records)),
             proposals=proposals(error, holders, capacity) if error else (),
-            notes=(*_notes(request, end, statistics, used_gpu, ended), *times.notes, *_unobserved(reader)),
+            notes=(*_notes(request, end, statistics, used_gpu, outcome), *times.notes, *_unobserved(reader)),
             seconds=seconds,
             used_gpu=used_gpu,
             private_folders=(str(records.parent), *map(str, interpreter.sites), str(build.folder.parent)),
@@ -85,18 +85,18 @@ def _script(request: RehearsalRequest) -> str:
     return f"-m {request.module}" if request.module else str(request.script)
 
 
-def _end(ended: Ended, reader: EventReader) -> tuple[End, ProcessEvents | None]:
+def _end(outcome: Outcome, reader: EventReader) -> tuple[End, ProcessEvents | None]:
     """Return how the script ended, and the process whose error ended it."""
     processes = list(reader.processes.values())
     out_of_memory = next((process for process in processes if process.exception_is_out_of_memory), None)
     failed = next((process for process in processes if process.exception), None)
-    if ended.ending != "exited":
-        return ended.ending, out_of_memory or failed
+    if outcome.ending != "exited":
+        return outcome.ending, out_of_memory or failed
     if any(process.stopped for process in processes) and not failed:
         return "stopped", None
     if out_of_memory:
         return "out of memory", out_of_memory
-    if ended.status:
+    if outcome.status:
         return "failed", failed
     return "finished", None
 
@@ -125,16 +125,22 @@ def _devices(statistics: Sequence[ProcessStatistics], target: Target) -> tuple[D
 
 
 def _phases(statistics: Sequence[ProcessStatistics], seconds: Mapping[str, float]) -> tuple[PhasePeak, ...]:
-    peaks: dict[str, tuple[int, int]] = {}
+    allocated: dict[str, int] = defaultdict(int)
+    reserved: dict[str, int] = defaultdict(int)
     for process in statistics:
         for device in process.devices:
             for name, peak in device.phases.items():
-                allocated, reserved = peaks.get(name, (0, 0))
-                peaks[name] = max(allocated, peak.allocated_bytes), max(reserved, peak.reserved_bytes)
+                allocated[name] = max(allocated[name], peak.allocated_bytes)
+                reserved[name] = max(reserved[name], peak.reserved_bytes)
     return tuple(
-        PhasePeak(name=name, peak_allocated_bytes=peak[0], peak_reserved_bytes=peak[1], seconds=seconds.get(name))
+        PhasePeak(
+            name=name,
+            peak_allocated_bytes=allocated[name],
+            peak_reserved_bytes=reserved[name],
+            seconds=seconds.get(name),
+        )
         for name in _PHASES
-        if (peak := peaks.get(name)) and peak[1]
+        if reserved[name]
     )
 
 
@@ -172,30 +178,33 @@ def _assumed(notes: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
                 missing[str(note.get("function"))] = None
     if assumed:
         largest = sorted(assumed, key=lambda name: -assumed[name])
-        shown = ", ".join(name.removeprefix("aten::") for name in largest[:4])
-        more = f" and {len(largest) - 4} others" if len(largest) > 4 else ""
-        texts = {f"results of large tensors were not computed ({shown}{more})": None, **texts}
+        names = ", ".join(name.removeprefix("aten::") for name in largest[:4])
+        remainder = f" and {len(largest) - 4} others" if len(largest) > 4 else ""
+        texts = {f"results of large tensors were not computed ({names}{remainder})": None, **texts}
     if missing:
         texts[f"functions of CUDA that are not simulated were called: {', '.join(list(missing)[:6])}"] = None
     return tuple(texts)
 
 
 def _notes(
-    request: RehearsalRequest, end: End, statistics: Sequence[ProcessStatistics], used_gpu: bool, ended: Ended
+    request: RehearsalRequest, end: End, statistics: Sequence[ProcessStatistics], used_gpu: bool, outcome: Outcome
 ) -> Iterable[str]:
     if not used_gpu:
         yield "the script has allocated nothing on a GPU"
     elif request.target.gpus > 1 and sum(_uses(statistics, index) for index in range(request.target.gpus)) == 1:
-        yield f"only one of {request.target.gpus} GPUs was used; one process for each: -m torchrun (see the guide)"
+        yield (
+            f"only one of {request.target.gpus} GPUs was used; a process for each GPU: "
+            f"shoestring rehearse torchrun -- --nproc-per-node={request.target.gpus} {_script(request)}"
+        )
     if end == "host memory":
         yield (
             "the script was ended because this machine had almost no memory left; its processes used "
-            f"{bytes_text(ended.host_peak_bytes)}"
+            f"{bytes_text(outcome.host_peak_bytes)}"
         )
     ram = request.target.platform.ram_bytes if request.target.platform else None
-    if ram and ended.host_peak_bytes > ram:
+    if ram and outcome.host_peak_bytes > ram:
         yield (
-            f"its processes used {bytes_text(ended.host_peak_bytes)} of host memory, and {request.target.name} has "
+            f"its processes used {bytes_text(outcome.host_peak_bytes)} of host memory, and {request.target.name} has "
             f"{bytes_text(ram)}"
         )
 

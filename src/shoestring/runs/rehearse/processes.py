@@ -30,7 +30,7 @@ Ending = Literal["exited", "interrupted", "host memory"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended:
+class Outcome:
     """How the processes of a script ended."""
 
     ending: Ending
@@ -47,7 +47,7 @@ def run(
     *,
     stdout_to_stderr: bool,
     poll: Callable[[], object],
-) -> Ended:
+) -> Outcome:
     """Run a command to its end, calling `poll` a few times a second, and leave no process behind.
 
     Ctrl-C ends all processes, and is an answer, not an error.
@@ -68,12 +68,12 @@ def run(
                 next_reading = time.monotonic() + _MEMORY_SECONDS
                 peak = max(peak, host_bytes(process.pid, folder))
                 if psutil.virtual_memory().available < _SPARE_BYTES:
-                    return Ended(ending="host memory", status=None, host_peak_bytes=peak)
+                    return Outcome(ending="host memory", status=None, host_peak_bytes=peak)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_POLL_SECONDS)
-        return Ended(ending="exited", status=process.returncode, host_peak_bytes=peak)
+        return Outcome(ending="exited", status=process.returncode, host_peak_bytes=peak)
     except KeyboardInterrupt:
-        return Ended(ending="interrupted", status=None, host_peak_bytes=peak)
+        return Outcome(ending="interrupted", status=None, host_peak_bytes=peak)
     finally:
         end_session(process)
         with suppress(OSError, subprocess.TimeoutExpired):

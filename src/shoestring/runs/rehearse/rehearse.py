@@ -34,7 +34,7 @@ def rehearse(
     Raises UsageError if it cannot be rehearsed here, RunError if the simulator cannot be compiled.
     """
     interpreter, build = prepare.find(request.stack)
-    compiled = libraries(build, lambda name, done, count: say(f"compiling {name}, {done} of {count}"))
+    compiled = libraries(build, lambda name, finished, count: say(f"compiling {name}, {finished} of {count}"))
     with (
         explaining("the rehearsal's folder could not be made"),
         tempfile.TemporaryDirectory(prefix="rehearsal-") as name,
@@ -57,8 +57,8 @@ def rehearse(
             reader.read()
             progress(_progress(request, reader, records, time.monotonic() - started))
 
-        ended = processes.run([str(python), *arguments], variables, records, stdout_to_stderr=request.json, poll=poll)
-        return answer(request, interpreter, build, records, reader, ended, time.monotonic() - started)
+        outcome = processes.run([str(python), *arguments], variables, records, stdout_to_stderr=request.json, poll=poll)
+        return answer(request, interpreter, build, records, reader, outcome, time.monotonic() - started)
 
 
 def _commands(folder: Path, python: Path) -> Path:

@@ -74,7 +74,7 @@ def test_what_is_no_file_of_the_script(observed: tuple[Files, Any, Any], tmp_pat
 def test_the_number_of_files_is_bounded(observed: tuple[Files, Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     files, write, last = observed
     monkeypatch.setattr(module, "MOST_FILES", 3)
-    monkeypatch.setattr(module, "MOST_TOLD", 2)
+    monkeypatch.setattr(module, "LISTED_FILES", 2)
     for number in range(5):
         write(str(number), 10 + number)
     files.measure()

@@ -73,7 +73,7 @@ def test_the_next_optimizer_is_counted_when_the_first_steps_no_more() -> None:
 
 
 def test_lines_of_a_long_run_are_thinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events_module, "KEPT_UPDATES", 5)
+    monkeypatch.setattr(events_module, "LISTED_UPDATES", 5)
     events = Events(str(tmp_path))
     events.write("update", update=1)  # before it begins
     assert not list(tmp_path.iterdir())
@@ -86,7 +86,7 @@ def test_lines_of_a_long_run_are_thinned(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_an_observer_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quiet, "_errors", {})
-    monkeypatch.setattr(quiet, "_told", set())
+    monkeypatch.setattr(quiet, "_returned", set())
 
     def fails() -> None:
         raise ValueError("wrong")

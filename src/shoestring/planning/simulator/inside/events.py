@@ -11,7 +11,7 @@ from typing import Any
 
 from .quiet import new_errors
 
-KEPT_UPDATES = 20_000
+LISTED_UPDATES = 20_000
 """So many updates have a line each; of later ones every tenth has, which keeps the file of a long run small."""
 
 
@@ -56,7 +56,7 @@ class Events:
         """Append a line. The file is opened for each one: a script may close descriptors that it does not know."""
         if self._folder is None or not self.written:
             return
-        if kind == "update" and values["update"] > KEPT_UPDATES and values["update"] % 10:
+        if kind == "update" and values["update"] > LISTED_UPDATES and values["update"] % 10:
             return
         line = _line(kind, values)
         for function, error in new_errors().items():  # an observer that failed: what it observes is missing

@@ -60,24 +60,24 @@ class Exceptions:
             type=_name(type(value)),
             message=str(value)[:2000],
             stack=stack[::-1][:100],
-            out_of_memory=any(is_out_of_memory(one) for one in chain(value)),
+            out_of_memory=any(is_out_of_memory(exception) for exception in chain(value)),
         )
 
 
 def chain(exception: BaseException | None) -> Iterator[BaseException]:
     """The exception and those that it was raised from, or while they were handled."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     waiting = [exception]
     while waiting:
-        one = waiting.pop()
-        if one is None or id(one) in seen:
+        exception = waiting.pop()
+        if exception is None or id(exception) in visited:
             continue
-        seen.add(id(one))
-        yield one
-        waiting.append(one.__cause__)
-        if not one.__suppress_context__:
-            waiting.append(one.__context__)
-        waiting.extend(getattr(one, "exceptions", ()) if hasattr(one, "derive") else ())
+        visited.add(id(exception))
+        yield exception
+        waiting.append(exception.__cause__)
+        if not exception.__suppress_context__:
+            waiting.append(exception.__context__)
+        waiting.extend(getattr(exception, "exceptions", ()) if hasattr(exception, "derive") else ())
 
 
 def is_out_of_memory(exception: BaseException) -> bool:

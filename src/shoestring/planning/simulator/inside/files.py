@@ -13,7 +13,7 @@ from .events import Events
 from .quiet import quiet
 
 MOST_FILES = 2000
-MOST_TOLD = 200
+LISTED_FILES = 200
 SECONDS_BETWEEN = 5.0
 _WRITTEN = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _NO_FILES = ("/dev/", "/proc/", "/sys/")
@@ -27,9 +27,9 @@ class Files:
         self._folder = f"{events.folder}{os.sep}" if events.folder else None
         self._sizes: dict[str, int] = {}
         self._largest = 0
-        self._told: tuple[int, int] = (0, 0)
+        self._written_state: tuple[int, int] = (0, 0)
         self._measured_at = 0.0
-        self._told_at = 0.0
+        self._written_at = 0.0
 
     def opened(self, path: Any, flags: Any) -> None:
         """An audit event: a file is opened. Most are read, so this must be cheap."""
@@ -65,7 +65,7 @@ class Files:
     def saved(self) -> None:
         """Something was saved: measure it and, now and then, tell it."""
         self.measure()
-        if time.monotonic() - self._told_at > SECONDS_BETWEEN:
+        if time.monotonic() - self._written_at > SECONDS_BETWEEN:
             self.tell()
 
     def now_and_then(self) -> None:
@@ -91,15 +91,15 @@ class Files:
         """Write the event, if there is anything that was not told."""
         sizes = {name: size for name, size in self._sizes.items() if size}
         state = (len(sizes), sum(sizes.values()))
-        if state == self._told:
+        if state == self._written_state:
             return
-        self._told, self._told_at = state, time.monotonic()
-        largest = sorted(sizes.items(), key=lambda item: -item[1])[:MOST_TOLD]
+        self._written_state, self._written_at = state, time.monotonic()
+        largest = sorted(sizes.items(), key=lambda item: -item[1])[:LISTED_FILES]
         self._events.write("files", files=dict(largest), count=len(sizes), largest_total_bytes=self._largest)
 
     def restart(self) -> None:
         """Begin again, in a process that was forked from this one."""
-        self._sizes, self._largest, self._told = {}, 0, (0, 0)
+        self._sizes, self._largest, self._written_state = {}, 0, (0, 0)
 
 
 def _absolute(path: Any) -> str:

@@ -10,11 +10,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-_HERE = f"{Path(__file__).absolute().parent}{os.sep}"
+_OWN_FOLDER = f"{Path(__file__).absolute().parent}{os.sep}"
 _STANDARD_LIBRARY = tuple(
     f"{folder}{os.sep}"
-    for one in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), Path(os.__file__).parent)
-    for folder in (Path(one), Path(one).resolve())
+    for location in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), Path(os.__file__).parent)
+    for folder in (Path(location), Path(location).resolve())
 )
 _own: dict[str, bool] = {}
 
@@ -28,7 +28,7 @@ def is_own(file: str) -> bool:
 
 
 def _is_own(file: str) -> bool:
-    if not file or file.startswith(_HERE):
+    if not file or file.startswith(_OWN_FOLDER):
         return False
     if file.startswith("<"):  # a cell or a line that was typed, and not what a library compiled
         return file.startswith(("<ipython", "<stdin", "<string"))
@@ -40,7 +40,7 @@ def _is_own(file: str) -> bool:
 
 def is_observer(file: str) -> bool:
     """Whether the file belongs to this package."""
-    return file.startswith(_HERE)
+    return file.startswith(_OWN_FOLDER)
 
 
 def walk(frame: FrameType | None) -> Iterator[FrameType]:
@@ -51,15 +51,15 @@ def walk(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def told(frame: FrameType) -> dict[str, Any]:
+def fields(frame: FrameType) -> dict[str, Any]:
     """A frame as it stands in an event."""
     return {"file": frame.f_code.co_filename, "line": frame.f_lineno, "function": frame.f_code.co_name}
 
 
-def stack(frame: FrameType | None, most: int = 100) -> list[dict[str, Any]]:
+def stack(frame: FrameType | None, limit: int = 100) -> list[dict[str, Any]]:
     """The frames of a thread, innermost first."""
-    frames = [told(one) for one in walk(frame)]
-    return frames if len(frames) <= most else frames[: most // 2] + frames[-most // 2 :]
+    frames = [fields(caller) for caller in walk(frame)]
+    return frames if len(frames) <= limit else frames[: limit // 2] + frames[-limit // 2 :]
 
 
 def has_own(frames: Iterable[dict[str, Any]]) -> bool:
@@ -72,6 +72,6 @@ def nearest_own() -> dict[str, Any] | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if is_own(frame.f_code.co_filename):
-            return told(frame)
+            return fields(frame)
         frame = frame.f_back
     return None

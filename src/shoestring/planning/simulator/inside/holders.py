@@ -12,7 +12,7 @@ import torch
 
 from . import frames
 
-MOST = 30
+LIMIT = 30
 BACKWARD = "(backward)"
 UNKNOWN = "(unknown)"
 _CALLED_IN_BACKWARD = ("torch/autograd/function.py", "torch/utils/checkpoint.py", "torch/autograd/graph.py")
@@ -32,7 +32,7 @@ def holders(snapshot: dict[str, Any], device: int, backward_line: dict[str, Any]
         row["count"] += 1
         if library is not None:
             row["library"][library] = row["library"].get(library, 0) + size
-    largest = sorted(rows.values(), key=lambda row: -row["bytes"])[:MOST]
+    largest = sorted(rows.values(), key=lambda row: -row["bytes"])[:LIMIT]
     for row in largest:
         lines = sorted(row["library"].items(), key=lambda item: -item[1])[:3]
         row["library"] = [
@@ -91,19 +91,19 @@ def _kinds(blocks: list[tuple[int, int]]) -> dict[int, str]:
     gradients: list[Any] = []
     states: list[Any] = []
     buffers: list[Any] = []
-    for one in gc.get_objects():
-        kind = type(one)
+    for candidate in gc.get_objects():
+        kind = type(candidate)
         with suppress(Exception):
             if issubclass(kind, torch.Tensor):
-                if getattr(one, "_is_param", False) or issubclass(kind, torch.nn.Parameter):
-                    mark(one, "weights")
-                    gradients.append(one.grad)
-                    quantized = getattr(one, "quant_state", None)  # of a weight of bitsandbytes
+                if getattr(candidate, "_is_param", False) or issubclass(kind, torch.nn.Parameter):
+                    mark(candidate, "weights")
+                    gradients.append(candidate.grad)
+                    quantized = getattr(candidate, "quant_state", None)  # of a weight of bitsandbytes
                     buffers.extend(_tensors(vars(quantized)) if quantized is not None else ())
             elif issubclass(kind, torch.optim.Optimizer):
-                states.extend(_tensors(one.state))
+                states.extend(_tensors(candidate.state))
             elif issubclass(kind, torch.nn.Module):
-                buffers.extend(_tensors(one._buffers))
+                buffers.extend(_tensors(candidate._buffers))
     for tensors, name in ((gradients, "gradients"), (states, "optimizer states"), (buffers, "weights")):
         for tensor in tensors:
             if tensor is not None:

@@ -74,7 +74,7 @@ class OutOfMemory:
         if self._updates.backward_thread is not None and not frames.has_own(stack):
             stack += frames.stack(sys._current_frames().get(self._updates.backward_thread))
         statistics: Any = quiet(torch._C._cuda_memoryStats)(device) or {}
-        held = quiet(self._holders)(device) if self._written <= MOST_WITH_HOLDERS else None
+        holders = quiet(self._holders)(device) if self._written <= MOST_WITH_HOLDERS else None
         self._events.write(
             "out_of_memory",
             device=device,
@@ -88,7 +88,7 @@ class OutOfMemory:
             history=self._history,
             stack=stack,
             own_frame=next((frame for frame in stack if frames.is_own(frame["file"])), None),
-            holders=held or [],
+            holders=holders or [],
         )
 
     def _holders(self, device: int) -> list[dict[str, Any]]:

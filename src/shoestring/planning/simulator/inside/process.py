@@ -64,10 +64,10 @@ def observe(folder: str | None, libraries: str | None, last_update: int | None) 
         exceptions.uncaught(kind, value, trace)
 
     def after_update(update: int) -> None:
-        if update <= 2 and not totals_told:
+        if update <= 2 and not totals_written:
             total = quiet(totals.find)()
             if total is not None:
-                totals_told.append(True)
+                totals_written.append(True)
                 events.write("total", **total)
         files.now_and_then()
         if last_update is not None and update >= last_update:
@@ -93,10 +93,10 @@ def observe(folder: str | None, libraries: str | None, last_update: int | None) 
         phases.restart()
         updates.restart()
         files.restart()
-        totals_told.clear()
+        totals_written.clear()
         forward.arm()
 
-    totals_told: list[bool] = []
+    totals_written: list[bool] = []
     stopped: list[bool] = []
     updates.after_update.append(after_update)
     quiet(updates.install)()

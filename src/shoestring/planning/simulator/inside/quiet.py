@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 _errors: dict[str, str] = {}
-_told: set[str] = set()
+_returned: set[str] = set()
 
 
 def quiet(function: Callable[..., Result]) -> Callable[..., Result | None]:
@@ -29,6 +29,6 @@ def quiet(function: Callable[..., Result]) -> Callable[..., Result | None]:
 
 def new_errors() -> dict[str, str]:
     """The first error of each function that raised one, if it was not told by an earlier call."""
-    found = {name: text for name, text in _errors.items() if name not in _told}
-    _told.update(found)
-    return found
+    errors = {name: text for name, text in _errors.items() if name not in _returned}
+    _returned.update(errors)
+    return errors

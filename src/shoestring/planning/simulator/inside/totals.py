@@ -11,18 +11,18 @@ from . import frames
 
 def find() -> dict[str, Any] | None:
     """The total of the trainer that is running now: an object whose method is one of the frames."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     for frame in frames.walk(sys._getframe(1)):
         owner = _local(frame, "self")
-        if owner is not None and id(owner) not in seen:
-            seen.add(id(owner))
-            found = _of_trainer(owner)
-            if found is not None:
+        if owner is not None and id(owner) not in visited:
+            visited.add(id(owner))
+            total = _of_trainer(owner)
+            if total is not None:
                 per_epoch = _local(frame, "num_update_steps_per_epoch")
-                return found if not _is_count(per_epoch) else {"updates_per_epoch": per_epoch, **found}
-        found = _of_arguments(frame)
-        if found is not None:
-            return found
+                return total if not _is_count(per_epoch) else {"updates_per_epoch": per_epoch, **total}
+        total = _of_arguments(frame)
+        if total is not None:
+            return total
     return None
 
 
@@ -46,21 +46,21 @@ def _of_transformers(trainer: Any) -> dict[str, Any] | None:
     state = trainer.state
     if not _is_count(state.max_steps):
         return None
-    found = {"total_updates": state.max_steps - state.global_step, "source": "transformers.Trainer"}
+    total = {"total_updates": state.max_steps - state.global_step, "source": "transformers.Trainer"}
     if state.global_step:  # it continues an earlier run
-        found["updates_before"] = state.global_step
-    return found
+        total["updates_before"] = state.global_step
+    return total
 
 
 def _of_lightning(trainer: Any, package: str) -> dict[str, Any] | None:
     steps = trainer.estimated_stepping_batches
     if not _is_count(steps):  # infinite, if it ends by time or by a callback
         return None
-    found = {"total_updates": int(steps), "source": f"{package}.Trainer"}
+    total = {"total_updates": int(steps), "source": f"{package}.Trainer"}
     batches = trainer.num_training_batches
     if _is_count(batches):
-        found["updates_per_epoch"] = -(-int(batches) // trainer.accumulate_grad_batches)
-    return found
+        total["updates_per_epoch"] = -(-int(batches) // trainer.accumulate_grad_batches)
+    return total
 
 
 def _of_arguments(frame: FrameType) -> dict[str, Any] | None:

@@ -38,8 +38,8 @@ class Updates:
         self._native = native
         self._phases = phases
         self._forward = forward
-        self._counted: weakref.ref[Any] | None = None
-        self._others: dict[int, int] = {}
+        self._main_optimizer: weakref.ref[Any] | None = None
+        self._other_steps: dict[int, int] = {}
         self._micro_steps = 0
         self._stepped_in_backward = 0
 
@@ -76,7 +76,7 @@ class Updates:
     def restart(self) -> None:
         """Begin again, in a process that was forked from this one."""
         self.completed, self.backward_line, self.backward_thread = 0, None, None
-        self._counted, self._others, self._micro_steps, self._stepped_in_backward = None, {}, 0, 0
+        self._main_optimizer, self._other_steps, self._micro_steps, self._stepped_in_backward = None, {}, 0, 0
 
     def _backward_begins(self) -> None:
         self.backward_thread = threading.get_ident()
@@ -98,16 +98,16 @@ class Updates:
 
     def _after_step(self, optimizer: Any) -> None:
         self._native.set_step(FORWARD if self.backward_thread is None else BACKWARD)
-        counted = self._counted() if self._counted is not None else None
+        main_optimizer = self._main_optimizer() if self._main_optimizer is not None else None
         steps = 1
-        if counted is None:
-            self._counted = weakref.ref(optimizer)
-        elif counted is not optimizer:
-            steps = self._others[id(optimizer)] = self._others.get(id(optimizer), 0) + 1
+        if main_optimizer is None:
+            self._main_optimizer = weakref.ref(optimizer)
+        elif main_optimizer is not optimizer:
+            steps = self._other_steps[id(optimizer)] = self._other_steps.get(id(optimizer), 0) + 1
             if steps < ABANDONED:
                 return
-            self._counted = weakref.ref(optimizer)
-        self._others.clear()
+            self._main_optimizer = weakref.ref(optimizer)
+        self._other_steps.clear()
         if self.backward_thread is not None:
             self._stepped_in_backward += 1
         else:

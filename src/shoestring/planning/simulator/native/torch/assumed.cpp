@@ -37,7 +37,7 @@ void erase(const void* address) {
 
 bool starts_with(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
 
-// Results that are indices: any number but 0 may be out of range or end a generation.
+// Results that are indices, in which any number but 0 may be out of range. Where the range is known, others replace them.
 bool makes_indices(const std::string& name) {
   for (const char* prefix : {"aten::arg", "aten::multinomial", "aten::topk", "aten::sort", "aten::searchsorted", "aten::bucketize"}) {
     if (starts_with(name, prefix)) return true;

@@ -6,52 +6,34 @@
 
 #include <algorithm>
 #include <atomic>
-#include <limits>
 #include <memory>
 #include <vector>
 
 #include "configuration.h"
 #include "interface.h"
 #include "torch/assumed.h"
+#include "torch/assumed_indices.h"
 #include "torch/host_run.h"
 #include "torch/notes.h"
 #include "torch/operator_traits.h"
 #include "torch/operators.h"
 #include "torch/statistics.h"
 #include "torch/tensors.h"
+#include "torch/value_limits.h"
 
 namespace simulator {
 namespace {
 
 using c10::IValue;
 
-// Where no values are asked for, single numbers are computed nevertheless: flags and counters that a program reads stay
-// consistent with each other.
-constexpr size_t bytes_of_numbers = 64;
-
-size_t largest_computed_bytes() {
-  switch (configuration().values) {
-    case Values::all:
-      return std::numeric_limits<size_t>::max();
-    case Values::automatic:
-      return configuration().value_bytes;
-    default:
-      return bytes_of_numbers;
-  }
-}
-
 // Whether a shape depended on assumed values: then tensors without elements count as assumed.
 std::atomic<bool> shapes_are_assumed{false};
-
-std::string too_large() {
-  if (configuration().values == Values::none) return "no values are computed";
-  return "a tensor is larger than " + std::to_string(largest_computed_bytes()) + " bytes";
-}
 
 // What can be seen of a call before it is made.
 struct Call {
   std::vector<IValue> arguments;
-  size_t largest_bytes = 0;
+  bool too_large = false;         // to be computed
+  bool too_large_for_copy = false;  // also where no values are asked for
   int device = -1;
   bool assumed = false;  // an argument that is read holds an assumed value
   bool computable = true;
@@ -70,7 +52,9 @@ struct Call {
 
   void see(const at::Tensor& tensor, bool is_read) {
     if (is_device_tensor(tensor)) {
-      largest_bytes = std::max(largest_bytes, tensor.nbytes());
+      const size_t limit = largest_computed_bytes(tensor);
+      too_large = too_large || tensor.nbytes() > limit;
+      too_large_for_copy = too_large_for_copy || tensor.nbytes() > std::max(limit, configuration().value_bytes);
       device = tensor.get_device();
       const bool empty_by_assumption = tensor.numel() == 0 && shapes_are_assumed;
       assumed = assumed || (is_read && (empty_by_assumption || is_assumed(tensor)));
@@ -134,7 +118,7 @@ class ValueKernel final : public c10::OperatorKernel {
     if (refusal) {
       assume(call, stack, *refusal, captured);
     } else if (has_results && !is_always_computed(traits_.name) && !fits(results_of(*stack))) {
-      assume(call, stack, too_large(), captured);
+      assume(call, stack, why_too_large(), captured);
     } else if (captured) {
       compute_in_graph(call, stack, stream);
     } else {
@@ -148,19 +132,19 @@ class ValueKernel final : public c10::OperatorKernel {
   }
 
   bool fits(const std::vector<IValue>& results) const {
-    size_t largest = 0;
+    bool all = true;
     for (const IValue& result : results) {
       for_each_tensor(result, [&](const at::Tensor& tensor) {
-        if (is_device_tensor(tensor)) largest = std::max(largest, tensor.nbytes());
+        all = all && !(is_device_tensor(tensor) && tensor.nbytes() > largest_computed_bytes(tensor));
       });
     }
-    return largest <= largest_computed_bytes();
+    return all;
   }
 
   void note_reads(const Call& call) const {
     if (!call.assumed) return;
     const bool to_host = traits_.name == "aten::copy_" && !is_device_tensor(call.arguments[0].toTensor()) &&
-                         call.largest_bytes <= configuration().value_bytes;
+                         !call.too_large_for_copy;
     if (traits_.shape_from_values) shapes_are_assumed = true;
     if (traits_.reads || traits_.shape_from_values || to_host) note_read(traits_.name);
   }
@@ -169,9 +153,7 @@ class ValueKernel final : public c10::OperatorKernel {
   std::optional<std::string> reason_against(const Call& call) const {
     if (!call.computable) return "tensors that are not strided are not computed";
     if (traits_.without_genuine) return std::nullopt;  // there are no results otherwise
-    const size_t limit = is_always_computed(traits_.name) ? std::max(configuration().value_bytes, largest_computed_bytes())
-                                                          : largest_computed_bytes();
-    if (call.largest_bytes > limit) return too_large();
+    if (is_always_computed(traits_.name) ? call.too_large_for_copy : call.too_large) return why_too_large();
     if (traits_.checks_infinities && call.assumed) return "derived from assumed values";
     return std::nullopt;
   }
@@ -310,6 +292,7 @@ class ValueKernel final : public c10::OperatorKernel {
       if (done) make_finite(tensor);
       mark_assumed(tensor);
     });
+    if (call.assumed && done) spread_choices(traits_.name, call.arguments, results_of(stack));
   }
 
   // Gives results plausible values instead of computed ones. `captured`: what exists must not change now.
@@ -324,6 +307,7 @@ class ValueKernel final : public c10::OperatorKernel {
         mark_assumed(tensor);
       }
     });
+    if (!captured) assume_indices(traits_.name, call.arguments, results_of(*stack));
     if (traits_.name == "aten::copy_") clear_converted(call);
     if (traits_.name == "aten::equal") stack->back() = true;
     if (!zeros && !traits_.reads) note_assumed(traits_.name, reason);
