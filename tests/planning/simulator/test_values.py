@@ -158,3 +158,56 @@ def test_without_values_what_the_host_reads_is_finite(run_simulated):
     print(torch.isfinite((x @ x).sum()).item(), bool((x == x).all()))
     """
     assert run_simulated(code, values="none").lines == ["True True"]
+
+
+def test_masks_and_labels_that_are_large_select_the_rows_that_they_name(run_simulated):
+    code = """
+    import torch
+    labels = torch.full((64, 2048), -100)
+    labels[:, 5:50] = 1
+    labels, hidden = labels.cuda(), torch.randn(64, 2048, 16, device="cuda", requires_grad=True)
+    mask = labels != -100
+    print(mask.sum().item(), mask.nonzero().shape[0], labels[mask].shape[0], torch.where(mask)[1].max().item())
+    chosen = (2 * hidden)[mask]
+    chosen.sum().backward()
+    print(tuple(chosen.shape), tuple(hidden.grad.shape))
+    print(torch.masked_select(hidden, mask[:, :, None]).numel())
+    scattered = torch.zeros(64, 2048, device="cuda").masked_scatter(mask, chosen[:, 0])
+    scattered.sum().backward()
+    print(scattered.shape[1], mask.view(-1)[:60].tolist() == [5 <= place < 50 for place in range(60)])
+    print(torch.ones(40, 60, 70, device="cuda", dtype=torch.bool).sum().item())
+    """
+    expected = ["2880 2880 2880 49", "(2880, 16) (64, 2048, 16)", "46080", "2048 True", "168000"]
+    assert run_simulated(code, values="auto").lines == expected
+
+
+def test_tokens_that_are_assumed_are_valid_and_end_no_text(run_simulated):
+    code = """
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+    sizes = {"vocab_size": 40000, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1}
+    for eos in (0, 1, 2, 39999):
+        config = LlamaConfig(**sizes, num_attention_heads=2, eos_token_id=eos, bos_token_id=eos, pad_token_id=eos)
+        model = LlamaForCausalLM(config).cuda()
+        prompts = torch.full((3, 5), 7, device="cuda")
+        print(*(model.generate(prompts, max_new_tokens=9, do_sample=sample).shape[1] for sample in (False, True)))
+    scores = torch.randn(4, 9000, 3, device="cuda")
+    print(scores.argmax(1).tolist() == scores.argmax(1).tolist(), scores.argmax().item(), scores.max(0).indices.max().item())
+    best = torch.randn(2, 30000, device="cuda").topk(4).indices
+    drawn = torch.multinomial(torch.rand(2, 30000, device="cuda"), 4)
+    print(best.tolist(), drawn.tolist())
+    """
+    lines = run_simulated(code, values="auto").lines
+    assert lines[:4] == ["14 14"] * 4
+    assert lines[4] == "True 53999 3"
+    assert lines[5] == " ".join(["[[14998, 14999, 15000, 15001], [15002, 15003, 15004, 15005]]"] * 2)
+
+
+def test_experts_that_are_chosen_by_assumed_scores_are_all_used(run_simulated):
+    code = """
+    import torch
+    router = torch.nn.Linear(256, 8).cuda()
+    scores = router(torch.randn(100, 256, device="cuda"))
+    print(torch.bincount(scores.topk(2).indices.flatten(), minlength=8).tolist())
+    """
+    assert run_simulated(code, values="auto").lines == ["[25, 25, 25, 25, 25, 25, 25, 25]"]

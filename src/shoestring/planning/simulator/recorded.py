@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shoestring.base.errors import RunError
+from shoestring.base.reading import read_bytes, reason
 
 TRAINING, EVALUATION, GENERATION = 1, 2, 3
 """The phases whose operators are recorded, by the numbers of `simulator_set_phase`."""
@@ -180,15 +181,16 @@ def read_operators(path: Path) -> RecordedOperators | None:
 
     Raises RunError if no simulator has written the file.
     """
-    if path.stat().st_size > _LARGEST_FILE:
-        raise RunError(f"{path} has more than {_LARGEST_FILE} bytes: the simulator does not write so many")
-    content = path.read_bytes()
+    try:
+        content = read_bytes(path, follow=False, max_bytes=_LARGEST_FILE)
+    except (OSError, ValueError) as error:
+        raise RunError(f"the operators in {path.name} cannot be read: {reason(error)}") from error
     if not content.strip(b"\0"):
         return None
     try:
         return _parse(content)
     except (ValueError, IndexError, KeyError, TypeError, struct.error) as error:
-        raise RunError(f"{path} has no operators as the simulator records them: {error}") from error
+        raise RunError(f"{path.name} has no operators as the simulator records them: {error}") from error
 
 
 def _parse(content: bytes) -> RecordedOperators:

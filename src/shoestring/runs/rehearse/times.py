@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shoestring.base.errors import RunError
 from shoestring.hardware.catalog import Target
 from shoestring.planning.simulator.recorded import read_folder
 from shoestring.planning.simulator.time import recorded_time
@@ -25,7 +26,10 @@ class PredictedTimes:
 
 def predicted_times(records: Path, target: Target, ranks: int) -> PredictedTimes:
     """Return the predicted times of what the processes recorded; `ranks` train one model together."""
-    times = recorded_time(read_folder(records), target.device, gpus=max(1, ranks))
+    try:
+        times = recorded_time(read_folder(records), target.device, gpus=max(1, ranks))
+    except RunError as error:  # of a file that the script has changed
+        return PredictedTimes(notes=(f"no time is predicted: {error.message}",))
     if times is None:
         return PredictedTimes(notes=(f"the rates of {target.device.title} are not known, so no time is predicted",))
     phases = {"evaluation": times.evaluation.seconds, "generation": times.generation.seconds}
