@@ -252,6 +252,18 @@ BENCHMARKS = (
         "benchmarks/speed/estimate.py --verb plan --json OUT",
     ),
     _benchmark(
+        "rehearse-ten-scripts",
+        "What do rehearsals answer for ten scripts that others wrote?",
+        "-m benchmarks.rehearse.ten_scripts SCRIPTS --json OUT",
+        "the scripts, their data and random weights (benchmarks/rehearse/prepare_scripts.py)",
+    ),
+    _benchmark(
+        "rehearse_allocations",
+        "Are the allocations of estimates those of PyTorch's own allocator?",
+        "-m benchmarks.rehearse.allocations --json OUT",
+        "the stack kaggle of rehearsals (shoestring rehearse --prepare --stack kaggle)",
+    ),
+    _benchmark(
         "same_settings",
         "Does one command choose the same settings on a busy machine?",
         "-m benchmarks.plan.same_settings --json OUT",

@@ -172,6 +172,8 @@ class Allocation:
     phase: str
     operator: str = ""
     """The operator that asks for it, without `aten::`."""
+    kernel: str = ""
+    """The function of PyTorch's `at::native` that runs it."""
     node: str = ""
     """The node of autograd that runs the operator in backward."""
     place: str = ""
@@ -315,9 +317,15 @@ def record_simulated(case: Case) -> Record:
         match event["action"]:
             case "alloc":
                 stretch, _, phase = position.partition("/")
-                operator, node, place = origin(event["frames"])
+                operator, kernel, node, place = origin(event["frames"])
                 allocation = Allocation(
-                    bytes=event["size"], stretch=stretch, phase=phase, operator=operator, node=node, place=place
+                    bytes=event["size"],
+                    stretch=stretch,
+                    phase=phase,
+                    operator=operator,
+                    kernel=kernel,
+                    node=node,
+                    place=place,
                 )
                 indices[event["addr"]] = record.add(allocation)
             case "free_completed":
@@ -336,22 +344,32 @@ def record_simulated(case: Case) -> Record:
 
 _OPERATOR = re.compile(r"at::_ops::(\w+)::(?:call|redispatch)")
 _NODE = re.compile(r"torch::autograd::(?:generated::)?(\w+)::apply")
-_ALLOCATES = re.compile(r"empty|new_empty|resize|set_|result_type")
-"""Operators that others call for the tensors of their results."""
+_KERNEL = re.compile(r"at::native::(?:\(anonymous namespace\)::)?(\w+)")
+_ALLOCATES = re.compile(r"(_?(new_)?empty|resize|set_|result_type|contiguous|zeros|new_zeros|_to_copy|to_|clone)")
+"""Functions that others call for their results and for copies of their operands."""
 
 
-def origin(frames: Sequence[Mapping[str, Any]]) -> tuple[str, str, str]:
-    """Return the operator, the node of autograd and the line of a stack, whose innermost frame is the first."""
-    operator = node = place = ""
+def origin(frames: Sequence[Mapping[str, Any]]) -> tuple[str, str, str, str]:
+    """Return where a stack asks for memory, of which the innermost frame is the first.
+
+    These are the operator, the function in PyTorch's `at::native` that runs it, the node of autograd and the innermost
+    line of Python outside of PyTorch.
+    """
+    operators, kernel, node, place = [], "", "", ""
     for frame in frames:
         name, file = frame["name"], frame["filename"]
-        if not operator and (match := _OPERATOR.search(name)) and not _ALLOCATES.match(match[1]):
-            operator = match[1]
-        elif not node and (match := _NODE.search(name)):
-            node = match[1]
+        if match := _OPERATOR.search(name):
+            operators.append(match[1])
+        elif match := _NODE.search(name):
+            node = node or match[1]
+        elif match := _KERNEL.search(name):
+            if not kernel and not _ALLOCATES.match(match[1]):
+                kernel = match[1]
         elif not place and file.endswith(".py") and "/torch/" not in file and "/simulator/inside/" not in file:
             place = f"{re.sub(r'^.*/(site-packages|src)/', '', file)}:{frame['line']}"
-    return operator, node, place
+    return next(
+        (name for name in operators if not name.startswith(("empty", "new_empty", "resize", "result_type"))), ""
+    ), kernel, node, place
 
 
 RECORDERS = {"estimate": record_estimate, "simulated": record_simulated}

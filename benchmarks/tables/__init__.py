@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 
 from benchmarks.catalogue import ROOT
-from benchmarks.tables import accuracy, benchmarks, claims, engine, finetune, gpu, quoted, recipes, survival
+from benchmarks.tables import accuracy, benchmarks, claims, engine, finetune, gpu, quoted, recipes, rehearse, survival
 
 _TABLE = re.compile(
     r"(?<=<!-- table: )(?P<name>[a-z_]+)(?P<open> -->\n)(?P<table>.*?)(?=<!-- end of table -->)", re.DOTALL
@@ -54,6 +54,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "gpu_bits": gpu.bits,
     "gpu_finetune": gpu.finetune,
     "status": gpu.status,
+    "rehearsed_scripts": rehearse.scripts,
     "plans": claims.plans,
     "complete": claims.complete,
     "questions": claims.questions,

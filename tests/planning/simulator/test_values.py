@@ -172,7 +172,7 @@ def test_masks_and_labels_that_are_large_select_the_rows_that_they_name(run_simu
     chosen.sum().backward()
     print(tuple(chosen.shape), tuple(hidden.grad.shape))
     print(torch.masked_select(hidden, mask[:, :, None]).numel())
-    scattered = torch.zeros(64, 2048, device="cuda").masked_scatter(mask, chosen[:, 0])
+    scattered = torch.zeros(64, 2048, device="cuda").masked_scatter(mask, (3 * hidden)[mask][:, 0])
     scattered.sum().backward()
     print(scattered.shape[1], mask.view(-1)[:60].tolist() == [5 <= place < 50 for place in range(60)])
     print(torch.ones(40, 60, 70, device="cuda", dtype=torch.bool).sum().item())

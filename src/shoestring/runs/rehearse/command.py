@@ -23,7 +23,10 @@ def arguments(request: RehearsalRequest, folder: Path) -> list[str]:
     if request.recipe or request.recipe_file:
         return _training(request, folder)
     if request.module:
-        return ["-m", LAUNCHERS.get(request.module, request.module), *request.arguments]
+        launcher = LAUNCHERS.get(request.module)
+        if launcher:  # as a command of an environment, it takes no module from the current folder
+            return ["-P", "-m", launcher, *request.arguments]
+        return ["-m", request.module, *request.arguments]
     if request.script is None:
         raise UsageError("there is nothing to rehearse", hint="shoestring rehearse SCRIPT.py --on kaggle-t4")
     if request.script.suffix == ".ipynb":
@@ -35,7 +38,7 @@ def _training(request: RehearsalRequest, folder: Path) -> list[str]:
     """Return the arguments that train a recipe on the simulated target, in a directory that ends with the rehearsal."""
     recipe = request.recipe or str(request.recipe_file)
     pairs = [argument for name, value in request.set_values.items() for argument in ("--set", f"{name}={value}")]
-    return ["-m", "shoestring", "train", recipe, "--run", str(folder / "run"), "--on", request.target.name, *pairs]
+    return ["-P", "-m", "shoestring", "train", recipe, "--run", str(folder / "run"), "--on", request.target.name, *pairs]
 
 
 def _script_of_notebook(path: Path, folder: Path) -> Path:

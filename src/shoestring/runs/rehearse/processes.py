@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Literal
 
-import psutil
-
-from shoestring.base.units import GIB
-from shoestring.planning.simulator.ledger import device_arenas
+from shoestring.base.errors import RunError
+from shoestring.runs.rehearse import guard, host_memory
 
 _POLL_SECONDS = 0.25
+_WATCH_SECONDS = 0.1
+"""Between two looks at the memory that this machine has left."""
 _MEMORY_SECONDS = 1.0
 """Between two readings of the memory of all processes, which takes some milliseconds for each."""
-_SPARE_BYTES = GIB
-"""When less of this machine's memory is left, the script is ended: the system would end any process instead."""
-_EXIT_SECONDS = 10.0
-"""How long the script's processes have to end after they are asked to."""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 Ending = Literal["exited", "interrupted", "host memory"]
 
@@ -35,7 +35,7 @@ class Outcome:
 
     ending: Ending
     status: int | None
-    """The exit status of the first process, negative for a signal; None if it was killed here."""
+    """The exit status of the first process, negative for a signal; None if it was killed here, or is not known."""
     host_peak_bytes: int
     """The most memory of this machine that all processes used together, without that of simulated GPUs."""
 
@@ -45,104 +45,163 @@ def run(
     environment: Mapping[str, str],
     folder: Path,
     *,
+    records: Path,
     stdout_to_stderr: bool,
     poll: Callable[[], object],
 ) -> Outcome:
     """Run a command to its end, calling `poll` a few times a second, and leave no process behind.
 
-    Ctrl-C ends all processes, and is an answer, not an error.
+    Ctrl-C, SIGTERM and SIGHUP end all processes, and are an answer, not an error; a second one kills them at once. If
+    this process is killed, `folder` is removed.
+
+    Raises RunError if the command cannot be started.
     """
-    process = subprocess.Popen(
-        list(command),
-        env=dict(environment),
-        stdout=2 if stdout_to_stderr else None,
-        start_new_session=True,  # so that all processes can be ended together, and Ctrl-C reaches this one alone
-    )
-    peak = 0
-    next_reading = 0.0
-    guard = _start_guard(process.pid, folder)
-    try:
-        while process.poll() is None:
-            poll()
-            if time.monotonic() >= next_reading:
-                next_reading = time.monotonic() + _MEMORY_SECONDS
-                peak = max(peak, host_bytes(process.pid, folder))
-                if psutil.virtual_memory().available < _SPARE_BYTES:
-                    return Outcome(ending="host memory", status=None, host_peak_bytes=peak)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(_POLL_SECONDS)
-        return Outcome(ending="exited", status=process.returncode, host_peak_bytes=peak)
-    except KeyboardInterrupt:
-        return Outcome(ending="interrupted", status=None, host_peak_bytes=peak)
-    finally:
-        end_session(process)
-        with suppress(OSError, subprocess.TimeoutExpired):
-            guard.communicate(b"done\n", timeout=_EXIT_SECONDS)
+    with _noticed_signals() as signals, _Script(command, environment, folder, stdout_to_stderr) as script:
+        peak = 0
+        next_poll = next_reading = 0.0
+        killed_before = host_memory.killed_processes()
+        spare = host_memory.spare_bytes()
+        ending: Ending = "exited"
+        try:
+            while script.is_running:
+                now = time.monotonic()
+                if signals:
+                    ending = "interrupted"
+                    break
+                if host_memory.available_bytes() < spare:
+                    ending = "host memory"
+                    break
+                if now >= next_reading:
+                    next_reading = now + _MEMORY_SECONDS
+                    peak = max(peak, host_memory.used_bytes(script.members(), records))
+                if now >= next_poll:
+                    next_poll = now + _POLL_SECONDS
+                    poll()
+                script.wait(_WATCH_SECONDS)
+        except KeyboardInterrupt:
+            ending = "interrupted"
+        if ending == "host memory":
+            peak = max(peak, host_memory.used_bytes(script.members(), records))
+        seen = len(signals)
+        script.end(is_patient=ending != "host memory", is_urgent=lambda: len(signals) > seen)
+        status = script.status if ending == "exited" else None
+        if status == -signal.SIGKILL and host_memory.killed_processes() > killed_before:
+            ending, status = "host memory", None
         poll()
+        return Outcome(ending=ending, status=status, host_peak_bytes=peak)
 
 
-def _start_guard(session: int, folder: Path) -> subprocess.Popen[bytes]:
-    """Start the process that ends the script's processes if this one is killed."""
-    guard = subprocess.Popen(
-        [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")), str(folder)],
-        stdin=subprocess.PIPE,
-        start_new_session=True,
-    )
-    assert guard.stdin is not None
-    guard.stdin.write(f"{session}\n".encode())
-    guard.stdin.flush()
-    return guard
+@contextmanager
+def _noticed_signals() -> Iterator[list[int]]:
+    """Collect the signals that ask this process to end, in place of what they do otherwise.
 
-
-def end_session(process: subprocess.Popen[bytes]) -> None:
-    """End all processes of a session: those that are left are asked to, and killed after some seconds."""
-    members = _members(process.pid)
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        for member in members:
-            with suppress(psutil.NoSuchProcess):
-                member.send_signal(number)
-        _, members = psutil.wait_procs(members, timeout=_EXIT_SECONDS)
-        if not members:
-            break
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(_EXIT_SECONDS)
-
-
-def _members(session: int) -> list[psutil.Process]:
-    """Return the living processes of a session, also those whose parent has ended."""
-    members = []
-    for process in psutil.process_iter():
-        with suppress(OSError, psutil.NoSuchProcess):
-            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
-                members.append(process)
-    return members
-
-
-def host_bytes(session: int, folder: Path) -> int:
-    """Return the memory of this machine that a session's processes use, without that of their simulated GPUs.
-
-    Pages of files, such as PyTorch's libraries, do not count: the system may drop them.
+    One that was ignored, such as SIGHUP under nohup, stays so. Only the main thread can have handlers.
     """
-    arenas = device_arenas(folder)
-    total = 0
-    for process in _members(session):
-        with suppress(OSError, ValueError):
-            total += _anonymous_bytes(process.pid, arenas.get(process.pid))
-    return total
+    signals: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield signals
+        return
+
+    def notice(number: int, _frame: FrameType | None) -> None:
+        signals.append(number)
+
+    before = {number: handler for number in _SIGNALS if (handler := signal.getsignal(number)) is not signal.SIG_IGN}
+    try:
+        for number in before:
+            signal.signal(number, notice)
+        yield signals
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _anonymous_bytes(pid: int, arena: tuple[int, int] | None) -> int:
-    """Return the anonymous memory of a process outside of an address range."""
-    if arena is None:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-        return sum(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("Anonymous:"))
-    total = 0
-    inside = False
-    with Path(f"/proc/{pid}/smaps").open() as lines:
+class _Script:
+    """A script's processes, below a guard that ends them also if this process is killed."""
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], folder: Path, stdout_to_stderr: bool
+    ) -> None:
+        self.is_running = True
+        self.status: int | None = None
+        """The exit status; None while it runs, and if the guard was killed."""
+        control, self._control = os.pipe()
+        self._report, report = os.pipe()
+        arguments = [str(control), str(report), str(folder), "2" if stdout_to_stderr else "1", *command]
+        try:
+            self._guard = subprocess.Popen(
+                [sys.executable, "-I", "-S", guard.__file__, *arguments],
+                pass_fds=(control, report),
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._close()
+            raise RunError(f"the script could not be started: {error}", hint="check the memory and ulimit -u") from error
+        finally:
+            os.close(control)
+            os.close(report)
+        self._has_ended = False
+        self._lines = b""
+        self._pid = 0
+        self._write(guard.environment_block(dict(environment)))
+        while self._pid == 0 and self.is_running:
+            self.wait(None)
+        if self._pid == 0:
+            self.__exit__()
+            raise RunError("the script could not be started", hint="check the memory and ulimit -u")
+
+    def __enter__(self) -> _Script:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._write(b"done\n")
+        self._close()
+        with suppress(subprocess.TimeoutExpired):
+            self._guard.wait(guard.PATIENCE_SECONDS)
+
+    def wait(self, seconds: float | None) -> None:
+        """Wait for the end of the script, but not longer than so many seconds."""
+        if not select.select([self._report], [], [], seconds)[0]:
+            return
+        block = os.read(self._report, 4096)
+        if not block:  # the script has killed the guard
+            self.is_running = False
+        *lines, self._lines = (self._lines + block).split(b"\n")
         for line in lines:
-            if line[0] in "0123456789abcdef" and "-" in line.split(" ", 1)[0]:
-                begin, end = (int(number, 16) for number in line.split(" ", 1)[0].split("-"))
-                inside = begin >= arena[0] and end <= arena[1]
-            elif not inside and line.startswith("Anonymous:"):
-                total += int(line.split()[1]) * 1024
-    return total
+            word, _, value = line.decode(errors="replace").partition(" ")
+            if word == "started":
+                self._pid = int(value)
+            elif word == "exited":
+                self.status, self.is_running = int(value), False
+            elif word == "failed":
+                self.is_running = False
+            elif word == "ended":
+                self._has_ended = True
+
+    def members(self) -> set[int]:
+        """Return the numbers of the script's processes."""
+        return guard.below(self._guard.pid)
+
+    def end(self, *, is_patient: bool, is_urgent: Callable[[], bool]) -> None:
+        """End all processes: they are asked to, and killed after some seconds, or as soon as it is urgent."""
+        self._write(b"end\n" if is_patient else b"kill\n")
+        deadline = time.monotonic() + 3 * guard.PATIENCE_SECONDS
+        while not self._has_ended and self._guard.poll() is None and time.monotonic() < deadline:
+            self.wait(_WATCH_SECONDS)
+            if is_urgent():
+                self._write(b"kill\n")
+        if not self._has_ended:
+            guard.end(self._session_members, 0.0, lambda seconds: bool(time.sleep(seconds)))
+
+    def _session_members(self) -> set[int]:
+        """Return those of the script's session, which are known also without the guard."""
+        return {pid for pid, state, _, session in guard.processes() if session == self._pid and state not in "ZX"}
+
+    def _write(self, content: bytes) -> None:
+        with suppress(OSError):
+            while content:
+                content = content[os.write(self._control, content) :]
+
+    def _close(self) -> None:
+        for descriptor in (self._control, self._report):
+            with suppress(OSError):
+                os.close(descriptor)

@@ -7,10 +7,15 @@ the person did not name. What its processes observe goes to a folder that is rem
 from __future__ import annotations
 
 import os
+import shlex
+import signal
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 from shoestring.base.system_errors import explaining
 from shoestring.planning.simulator import environment, nvidia_smi, prepare
@@ -31,8 +36,17 @@ def rehearse(
 ) -> Rehearsal:
     """Run what is requested on the simulated target and return what became of it.
 
+    SIGTERM and SIGHUP do what Ctrl-C does: the script ends with the answer so far, and before it began, so does this.
+
     Raises UsageError if it cannot be rehearsed here, RunError if the simulator cannot be compiled.
     """
+    with _interrupting_signals():
+        return _rehearse(request, say, progress)
+
+
+def _rehearse(
+    request: RehearsalRequest, say: Callable[[str], object], progress: Callable[[Progress], object]
+) -> Rehearsal:
     interpreter, build = prepare.find(request.stack)
     compiled = libraries(build, lambda name, finished, count: say(f"compiling {name}, {finished} of {count}"))
     with (
@@ -46,6 +60,9 @@ def rehearse(
         variables = environment.simulated(
             os.environ, compiled, request.target, records, values=request.values, updates=request.updates
         )
+        if request.script and request.script.suffix == ".ipynb":  # its code runs from another folder
+            search = [str(request.script.parent.absolute()), *filter(None, [variables.get("PYTHONPATH", "")])]
+            variables["PYTHONPATH"] = os.pathsep.join(search)
         # Commands that the script starts by name: torchrun is that of the same environment, nvidia-smi ours.
         commands = _commands(folder / "commands", python)
         variables["PATH"] = f"{commands}:{python.parent}:{variables.get('PATH', os.defpath)}"
@@ -57,7 +74,14 @@ def rehearse(
             reader.read()
             progress(_progress(request, reader, records, time.monotonic() - started))
 
-        outcome = processes.run([str(python), *arguments], variables, records, stdout_to_stderr=request.json, poll=poll)
+        outcome = processes.run(
+            [str(python), *arguments],
+            variables,
+            folder,
+            records=records,
+            stdout_to_stderr=request.json,
+            poll=poll,
+        )
         return answer(request, interpreter, build, records, reader, outcome, time.monotonic() - started)
 
 
@@ -65,9 +89,31 @@ def _commands(folder: Path, python: Path) -> Path:
     """Make a folder with the programs of a machine with a GPU that a script may call."""
     folder.mkdir()
     program = folder / "nvidia-smi"
-    program.write_text(f"#!{python}\n{Path(nvidia_smi.__file__).read_text(encoding='utf-8')}", encoding="utf-8")
+    # Through a shell: the first line of a program cannot name an interpreter whose path is long or has a space.
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(str(python))} -I -S {shlex.quote(nvidia_smi.__file__)} "$@"\n')
     program.chmod(0o755)
     return folder
+
+
+@contextmanager
+def _interrupting_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise KeyboardInterrupt, unless the caller handles or ignores them."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    numbers = [
+        number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL
+    ]
+    if threading.current_thread() is not threading.main_thread():
+        numbers = []
+    try:
+        for number in numbers:
+            signal.signal(number, interrupt)
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _progress(request: RehearsalRequest, reader: EventReader, records: Path, seconds: float) -> Progress:

@@ -2,11 +2,13 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <optional>
 #include <unordered_map>
 
 #include "configuration.h"
 #include "torch/tensors.h"
+#include "torch/value_limits.h"
 
 namespace simulator {
 namespace {
@@ -53,7 +55,8 @@ void fill(const at::Tensor& indices, const at::Tensor& from, std::optional<int64
 void assume(const Choice& choice, const std::vector<IValue>& arguments, const std::vector<IValue>& results) {
   if (arguments.empty() || !arguments[0].isTensor() || choice.result >= results.size() || !results[choice.result].isTensor()) return;
   const at::Tensor& indices = results[choice.result].toTensor();
-  if (!is_device_tensor(indices) || indices.numel() == 0 || indices.nbytes() > configuration().value_bytes) return;
+  if (!is_device_tensor(indices) || indices.numel() == 0) return;
+  if (indices.nbytes() > std::max(configuration().value_bytes, largest_computed_bytes(indices))) return;
   std::optional<int64_t> dimension;
   if (choice.dimension_argument == last_dimension) {
     dimension = -1;

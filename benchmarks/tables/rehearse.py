@@ -1,0 +1,43 @@
+"""Rehearsals: scripts that others wrote, and allocations beside those of estimates."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.tables.markdown import read_result, table
+
+SCRIPTS = "rehearse-ten-scripts"
+
+
+def scripts() -> str:
+    """Return a row for each script and target: what was answered, how long it took, what was assumed."""
+    rows = [
+        [
+            row["script"],
+            row["target"],
+            _answer(row),
+            _gib(max((peak for peak in row.get("peak_reserved_bytes") or [] if peak), default=None)),
+            f"{row['update_seconds']:.2f} s" if row.get("update_seconds") else "–",
+            f"{row['seconds']:.0f} s",
+            _gib(row.get("host_peak_bytes")),
+        ]
+        for row in read_result(SCRIPTS)["rows"]
+    ]
+    head = ("script", "target", "answer", "reserved at most", "predicted update", "rehearsed in", "host memory")
+    return table(head, rows)
+
+
+def _answer(row: Mapping[str, Any]) -> str:
+    """Return what a rehearsal answered, in a few words."""
+    if "fits" not in row:
+        return str(row.get("error") or "no answer")
+    if event := row.get("out_of_memory"):
+        frames = event["in_the_script"] or event["innermost"]
+        place = f", {frames[0]['file'].rpartition('/')[2]}:{frames[0]['line']}" if frames else ""
+        return f"out of memory at update {event['update']}{place}"
+    if row["end"] == "failed":
+        return f"fails: {str(row['script_error'])[:100]}"
+    return f"fits, {row['updates']} updates"
+
+
+def _gib(size: int | None) -> str:
+    return "–" if size is None else f"{size / 2**30:.2f} GiB"
