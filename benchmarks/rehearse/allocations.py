@@ -17,16 +17,19 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from shoestring.base.settings import Settings
 from shoestring.hardware.targets import find as find_target
 from shoestring.planning.estimate import memory, requests
-from shoestring.planning.simulator import environment
-from shoestring.planning.simulator.build import SimulatorLibraries
+from shoestring.planning.estimate.allocator import Allocator, Block
+from shoestring.planning.simulator import environment, prepare
+from shoestring.planning.simulator.build import SimulatorLibraries, libraries
 from shoestring.planning.trace import Tracer
 from shoestring.planning.trace.record import Alloc, Op, Phase, Trace
 from shoestring.recipe.finding import load
@@ -37,6 +40,9 @@ RESULTS = ROOT / "benchmarks" / "results" / "rehearse-allocations.json"
 TARGET = "kaggle-t4"
 MICROBATCHES = (1, 2, 2, 2)
 """Those of each update. The trace has the first two updates, and the estimate repeats the second."""
+COMPARED = "update 3"
+"""The update whose allocations are counted by cause: by then no state is made any more."""
+MAX_EXAMPLES = 12
 
 RECIPES = '''
 import torch
@@ -71,6 +77,14 @@ class Gpt2(Training):
     def batch(self, size):
         tokens = torch.randint(50_257, (size, 512))
         return {"input_ids": tokens, "labels": tokens}
+
+
+class Nanogpt(Gpt2):
+    """The same with the loss of nanoGPT: cross entropy of logits that are not converted to fp32 before."""
+
+    def loss(self, model, batch):
+        logits = model(input_ids=batch["input_ids"]).logits
+        return torch.nn.functional.cross_entropy(logits.view(-1, logits.shape[-1]), batch["labels"].view(-1))
 
 
 class Llama(Training):
@@ -125,7 +139,7 @@ class Resnet(Vit):
     def optimizer(self, model):
         return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
 '''
-"""The file of the five recipes."""
+"""The file of the recipes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +163,7 @@ class Case:
 
 CASES = (
     Case(recipe="Gpt2", settings=Settings(micro_batch=8, precision="fp16", checkpointing="no")),
+    Case(recipe="Nanogpt", settings=Settings(micro_batch=8, precision="fp16", checkpointing="no")),
     Case(
         recipe="Llama",
         settings=Settings(micro_batch=2, precision="fp16", checkpointing="no", optimizer_kernel="fused"),
@@ -274,34 +289,35 @@ def record_simulated(case: Case) -> Record:
         torch.cuda.init()
         torch.cuda.memory._record_memory_history(enabled="all", context="all", stacks="all")
         mark("loading/model")
-        state = build(loaded, case.settings, torch.device("cuda", 0))
+        device = torch.device("cuda", 0)
+        state = build(loaded, case.settings, device)
+        clip_norm = Parts.from_recipe(loaded.recipe).learning.clip_norm
+        assert not isinstance(clip_norm, Mapping)
         backward = torch.autograd.backward
-        position = ""
+        current = ("", 0)
 
         def marked_backward(*arguments: Any, **options: Any) -> None:
-            mark(f"{position}/backward {index}")
+            mark(f"{current[0]}/backward {current[1]}")
             backward(*arguments, **options)
 
+        def microbatches(stretch: str, count: int) -> Iterator[tuple[Any, int]]:
+            nonlocal current
+            for index in range(1, count + 1):
+                current = (stretch, index)
+                mark(f"{stretch}/forward {index}")
+                yield to_device(loaded.recipe.batch(micro_batch), device), micro_batch
+            mark(f"{stretch}/optimizer")
+
         torch.autograd.backward = marked_backward
-        index = 0
         for number, count in enumerate(MICROBATCHES, 1):
-            position = f"update {number}"
-
-            def microbatches() -> Iterator[tuple[Any, int]]:
-                nonlocal index
-                for index in range(1, count + 1):
-                    mark(f"{position}/forward {index}")
-                    yield to_device(loaded.recipe.batch(micro_batch), torch.device("cuda", 0)), micro_batch
-                mark(f"{position}/optimizer")
-
             result = update(
                 state.model,
                 state.optimizer,
                 loaded.recipe.loss,
-                microbatches(),
+                microbatches(f"update {number}", count),
                 samples=count * micro_batch,
                 mixed_precision=state.mixed_precision,
-                clip_norm=Parts.from_recipe(loaded.recipe).learning.clip_norm,
+                clip_norm=clip_norm,
             )
             if not result.stepped:
                 raise SystemExit("the optimizer made no step")
@@ -367,15 +383,19 @@ def origin(frames: Sequence[Mapping[str, Any]]) -> tuple[str, str, str, str]:
                 kernel = match[1]
         elif not place and file.endswith(".py") and "/torch/" not in file and "/simulator/inside/" not in file:
             place = f"{re.sub(r'^.*/(site-packages|src)/', '', file)}:{frame['line']}"
-    return next(
-        (name for name in operators if not name.startswith(("empty", "new_empty", "resize", "result_type"))), ""
-    ), kernel, node, place
+    return (
+        next((name for name in operators if not name.startswith(("empty", "new_empty", "resize", "result_type"))), ""),
+        kernel,
+        node,
+        place,
+    )
 
 
 RECORDERS = {"estimate": record_estimate, "simulated": record_simulated}
 
 
-def align(first: Sequence[object], second: Sequence[object]) -> list[tuple[int, int]]:
+@cache
+def align(first: tuple[object, ...], second: tuple[object, ...]) -> list[tuple[int, int]]:
     """Return the pairs of indices of a longest common subsequence.
 
     E. W. Myers, "An O(ND) Difference Algorithm and Its Variations" (1986): `reach[k]` is the furthest index in `first`
@@ -411,6 +431,330 @@ def _backtrack(history: Sequence[Mapping[int, int]], x: int, y: int) -> list[tup
     return pairs[::-1]
 
 
+@dataclass(kw_only=True)
+class Alignment:
+    """Which allocations of both records are the same, as indices: of the estimate first."""
+
+    pairs: list[tuple[int, int]] = field(default_factory=list)
+    moved: list[tuple[int, int]] = field(default_factory=list)
+    """Those of the same phase and size that stand at another place in the order."""
+    only_estimate: list[int] = field(default_factory=list)
+    only_simulated: list[int] = field(default_factory=list)
+
+
+def align_records(estimate: Record, simulated: Record) -> Alignment:
+    """Align the allocations of each phase by size and operator, then what remains between these by size alone."""
+    result = Alignment()
+    phases = [_by_phase(record) for record in (estimate, simulated)]
+    for phase in phases[1]:
+        indices = [phases[0].get(phase, []), phases[1][phase]]
+        chosen = [
+            [record.allocations[index] for index in part]
+            for record, part in zip((estimate, simulated), indices, strict=True)
+        ]
+        sure = align(*(tuple((x.bytes, _short(x.operator)) for x in part) for part in chosen))
+        previous = (-1, -1)
+        for pair in (*sure, (len(indices[0]), len(indices[1]))):
+            gaps = [slice(before + 1, end) for before, end in zip(previous, pair, strict=True)]
+            sizes = (tuple(x.bytes for x in part[gap]) for part, gap in zip(chosen, gaps, strict=True))
+            result.pairs += [(indices[0][gaps[0].start + x], indices[1][gaps[1].start + y]) for x, y in align(*sizes)]
+            if pair[0] < len(indices[0]):
+                result.pairs.append((indices[0][pair[0]], indices[1][pair[1]]))
+            previous = pair
+    aligned = [{pair[side] for pair in result.pairs} for side in (0, 1)]
+    waiting: dict[tuple[str, str, int], list[int]] = defaultdict(list)
+    for index, x in enumerate(estimate.allocations):
+        if index not in aligned[0]:
+            waiting[x.stretch, x.phase, x.bytes].append(index)
+    for index, x in enumerate(simulated.allocations):
+        if index not in aligned[1]:
+            if same := waiting[x.stretch, x.phase, x.bytes]:
+                result.moved.append((same.pop(0), index))
+            else:
+                result.only_simulated.append(index)
+    result.only_estimate = sorted(index for indices in waiting.values() for index in indices)
+    return result
+
+
+def _by_phase(record: Record) -> dict[tuple[str, str], list[int]]:
+    phases: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for index, x in enumerate(record.allocations):
+        phases[x.stretch, x.phase].append(index)
+    return phases
+
+
+def _short(operator: str) -> str:
+    """Return an operator's name without its overload, in the form that both records have."""
+    name = re.sub(r"[._](Tensor|Scalar|Tensor_Scalar|dim_IntList|self|start|start_out|default)$", "", operator)
+    return name.removeprefix("_scaled_dot_product").strip("_")
+
+
+def replayed(record: Record, without: Collection[int] = ()) -> dict[str, int]:
+    """Replay the requests in the project's simulation of the allocator, without those of these indices."""
+    allocator, segments = Allocator(), []
+    blocks: dict[int, Block] = {}
+    requested = peak_requested = peak = 0
+    for step in record.steps:
+        if step < 0:
+            if ~step not in without:
+                allocator.free(blocks.pop(~step))
+                requested -= record.allocations[~step].bytes
+        elif step not in without:
+            end = allocator.end
+            blocks[step] = allocator.allocate(record.allocations[step].bytes)
+            requested += record.allocations[step].bytes
+            peak, peak_requested = max(peak, allocator.allocated), max(peak_requested, requested)
+            if allocator.end > end:
+                segments.append(allocator.end - end)
+    return {
+        "requested": peak_requested,
+        "allocated": peak,
+        "reserved": allocator.peak_reserved,
+        "segments": len(segments),
+    }
+
+
+def lifetimes(estimate: Record, simulated: Record, pairs: Sequence[tuple[int, int]]) -> dict[tuple[int, int], int]:
+    """Return the pairs that are freed at another place: by how many of the pairs' allocations later when simulated."""
+    freed = []
+    for side, record in enumerate((estimate, simulated)):
+        known, count = {pair[side] for pair in pairs}, 0
+        places = {}
+        for step in record.steps:
+            count += step in known
+            if step < 0:
+                places[~step] = count
+        freed.append((places, count))
+    (first, first_end), (second, second_end) = freed
+    distances = {pair: second.get(pair[1], second_end) - first.get(pair[0], first_end) for pair in pairs}
+    return {pair: distance for pair, distance in distances.items() if distance}
+
+
+CAUSES = {
+    "reductions": "A sum over many rows is divided among blocks of threads, which add up in a buffer and count in "
+    "semaphores (`gpu_reduce_kernel`, ATen/native/cuda/Reduce.cuh). The size follows from the shape and from the "
+    "number of multiprocessors. Each bias has one in backward. The trace has no memory of reductions.",
+    "attention backward": "The memory-efficient attention adds up the gradient of the queries in fp32 in a workspace, "
+    "and has a row of numbers for each head (`delta`); in fp32 also the product of output and its gradient, of which "
+    "these are sums (`_efficient_attention_backward`). The trace has only the three gradients.",
+    "embedding backward": "The gradient of an embedding with more than 3,072 tokens sorts the tokens and adds up "
+    "partial sums in fp32 (`embedding_dense_backward_cuda`, `embedding_backward_cuda_kernel`). The trace has only the "
+    "gradient.",
+    "gradients of views": "The first sum of gradients is a new tensor if the earlier gradient is a view, as after a "
+    "linear layer with an input of three dimensions in fp32: its base holds the same storage, so autograd does not add "
+    "in place (`can_accumulate_inplace`, input_buffer.cpp). `accumulate_in_place` takes all sums as in place.",
+    "cross entropy in fp16": "`cross_entropy` calls `log_softmax` with the type of the logits, which autocast keeps: "
+    "the result is in fp16 and is copied to fp32 for `nll_loss`. The trace ignores a type that is given "
+    "(`_to_fp32_result` in trace/autocast.py), so it has only the result in fp32.",
+    "boolean mask": "Attention converts a boolean mask with `where` and two scalars; the trace fills zeros where the "
+    "inverted mask tells (`_expand_mask` in trace/attention.py).",
+    "seed of attention": "The memory-efficient attention returns seed and offset of its dropout in host memory, "
+    "unless a graph is captured; on fake tensors they are on the device.",
+    "values of masks": "transformers reads the values of a mask or of positions, to leave out a mask that masks "
+    "nothing, and indexes it; on fake tensors it does not.",
+    "norm of gradients": "`clip_grad_norm_` has partial sums of each chunk of a gradient, and a result for each "
+    "(`foreach_tensor_norm_cuda`).",
+    "cuBLASLt's workspace": "A product with a bias runs in cuBLASLt, which has a workspace of its own: 1 MiB on a T4, "
+    "allocated once (`addmm_out_cuda_impl`). The estimate has those of cuBLAS only.",
+    "copy for a convolution": "The backward pass of a convolution copies the result's gradient if its strides are not "
+    "those that cuDNN needs (`cudnn_convolution_backward`).",
+    "scalars of the engine": "The engine scales and adds losses, and torch's GradScaler computes in fp64 and makes its "
+    "tensors at the first update; the trace has fewer such scalars, and of other lifetimes.",
+    "order of casts": "Autocast casts the arguments of an operator from the last to the first, as gcc evaluates them; "
+    "the trace from the first to the last (`_cast` in trace/autocast.py). In backward the gradients are cast in the "
+    "opposite order, since autograd runs the latest node first.",
+    "order of a mask": "Dropout's kernel makes the mask before the result, fake tensors after it.",
+    "batch": "The loop over microbatches holds a batch until the next one is on the device; the trace frees it before.",
+}
+
+_RULES = (
+    ("reductions", r" gpu_reduce_kernel "),
+    ("attention backward", r"_efficient_attention_backward|ScaledDotProductEfficientAttentionBackward0"),
+    ("embedding backward", r"EmbeddingBackward0"),
+    ("gradients of views", r"^add_Tensor {3}$"),
+    ("cross entropy in fp16", r"log_softmax"),
+    ("cuBLASLt's workspace", r"addmm_out_cuda_impl"),
+    ("copy for a convolution", r"ConvolutionBackward0"),
+    ("norm of gradients", r"foreach_tensor_norm_cuda|_foreach_norm"),
+    ("values of masks", r"transformers/masking_utils"),
+    ("boolean mask", r"^scalar_tensor .*sdpa_attention|^logical_not|^zeros_like"),
+    ("seed of attention", r"^_scaled_dot_product_efficient_attention "),
+)
+"""Causes of allocations that one side has: patterns of operator, function, node and line."""
+
+_SCALAR_BYTES = 8
+
+
+def cause_of_extra(allocation: Allocation) -> str:
+    """Return the cause of an allocation that only one side has; `unexplained` if none is known."""
+    text = f"{allocation.operator} {allocation.kernel} {allocation.node} {allocation.place}"
+    found = next((cause for cause, pattern in _RULES if re.search(pattern, text)), "")
+    is_of_loss = re.search(r"training/engine/|(Mul|Div)Backward0|^(ones|zeros) ", text)
+    if not found and allocation.bytes <= _SCALAR_BYTES and is_of_loss:
+        return "scalars of the engine"
+    if not found and allocation.operator == "_to_copy" and allocation.node == "ToCopyBackward0":
+        return "cross entropy in fp16"  # its gradient is copied back to fp16
+    return found or "unexplained"
+
+
+_AMONG_CASTS = {"_to_copy", "addmm", "mm", "sum.dim_IntList", requests.WORKSPACES}
+"""What is cast, or requested between casts: operators on fp16 tensors and their gradients."""
+
+
+def cause_of_order(estimate: Allocation, simulated: Allocation, case: Case) -> str:
+    """Return the cause of another place, or of another lifetime, of an allocation that both sides have."""
+    names = {estimate.operator, simulated.operator}
+    if simulated.bytes <= _SCALAR_BYTES or "linalg_vector_norm" in names:
+        return "scalars of the engine"
+    if estimate.part == "batch":
+        return "batch"
+    if "native_dropout" in names:
+        return "order of a mask"
+    if {"zeros_like", "where_self", "_scaled_dot_product_efficient_attention"} & names:
+        return "boolean mask"
+    if names & {"_log_softmax", "nll_loss_backward"}:
+        return "cross entropy in fp16"
+    if case.settings.precision == "fp16" and names & _AMONG_CASTS:
+        return "order of casts"
+    is_summed = case.settings.precision == "fp32" and estimate.phase.startswith("backward") and names == {"mm"}
+    return "gradients of views" if is_summed else "unexplained"
+
+
+KINDS = {
+    "only simulated": "allocated on the simulated GPU only",
+    "only estimate": "in the estimate only",
+    "order": "at another place among the allocations of its phase",
+    "lifetime": "freed at another place among the allocations of both",
+}
+
+
+def compare(case: Case, estimate: Record, simulated: Record) -> dict[str, Any]:
+    """Return a row of the table: numbers of both sides, and the differences by kind and cause."""
+    alignment = align_records(estimate, simulated)
+    groups: dict[tuple[str, str], list[tuple[int | None, int | None]]] = defaultdict(list)
+    for first in alignment.only_estimate:
+        groups["only estimate", cause_of_extra(estimate.allocations[first])].append((first, None))
+    for second in alignment.only_simulated:
+        groups["only simulated", cause_of_extra(simulated.allocations[second])].append((None, second))
+    distances = lifetimes(estimate, simulated, alignment.pairs)
+    for kind, pairs in (("order", alignment.moved), ("lifetime", distances)):
+        for first, second in pairs:
+            cause = cause_of_order(estimate.allocations[first], simulated.allocations[second], case)
+            groups[kind, cause].append((first, second))
+    sides = {"estimate": replayed(estimate), "simulated": replayed(simulated)}
+    facts = simulated.facts
+    without = {
+        "estimate": replayed(estimate, set(alignment.only_estimate)),
+        "simulated": replayed(simulated, set(alignment.only_simulated)),
+    }
+    return {
+        "name": case.name,
+        "settings": {name: getattr(case.settings, name) for name in ("micro_batch", "precision", "optimizer_kernel")},
+        "torch": {"estimate": estimate.facts["torch"], "simulated": facts["torch"]},
+        "estimated_range": {name: estimate.facts["estimate"][name] for name in ("allocated", "reserved")},
+        "estimate": {**sides["estimate"], **_counts(estimate)},
+        "simulated": {
+            "requested": facts["requested"],
+            "allocated": facts["allocated"],
+            "reserved": facts["reserved"],
+            "segments": len(facts["segments"]),
+            **_counts(simulated),
+        },
+        "simulated_requests_replayed": sides["simulated"],
+        "without_what_only_one_side_has": without,
+        "aligned": len(alignment.pairs),
+        "differences": [
+            {
+                "kind": kind,
+                "cause": cause,
+                **_group(estimate, simulated, members),
+                **_effect(kind, members, estimate, simulated, sides),
+            }
+            for (kind, cause), members in sorted(groups.items(), key=lambda item: -len(item[1]))
+        ],
+    }
+
+
+def _counts(record: Record) -> dict[str, Any]:
+    """Return the numbers of allocations, of all updates and of the update that is compared, which the later repeat."""
+    compared = [allocation for allocation in record.allocations if allocation.stretch == COMPARED]
+    return {
+        "requests": len(record.allocations),
+        "requests_of_update": len(compared),
+        "bytes_of_update": sum(allocation.bytes for allocation in compared),
+        "by_phase": Counter(allocation.phase for allocation in compared),
+    }
+
+
+def _group(estimate: Record, simulated: Record, members: Sequence[tuple[int | None, int | None]]) -> dict[str, Any]:
+    """Return the allocations of a group: their number, and the most frequent ones of the compared update."""
+    found: Counter[tuple[object, ...]] = Counter()
+    number = 0
+    for first, second in members:
+        before = None if first is None else estimate.allocations[first]
+        after = None if second is None else simulated.allocations[second]
+        chosen = after or before
+        assert chosen
+        if chosen.stretch != COMPARED:
+            continue
+        number += 1
+        found[chosen.phase.partition(" ")[0], chosen.bytes, _origin_text(before), _origin_text(after)] += 1
+    names = ("phase", "bytes", "estimate", "simulated")
+    examples = [
+        {"count": count, **{name: value for name, value in zip(names, key, strict=True) if value}}
+        for key, count in found.most_common(MAX_EXAMPLES)
+    ]
+    return {"allocations": len(members), "allocations_of_update": number, "examples": examples}
+
+
+def _origin_text(allocation: Allocation | None) -> str:
+    if allocation is None:
+        return ""
+    words = (allocation.operator, allocation.kernel, allocation.node, allocation.place)
+    return " < ".join(dict.fromkeys(word for word in words if word))
+
+
+def _effect(
+    kind: str,
+    members: Sequence[tuple[int | None, int | None]],
+    estimate: Record,
+    simulated: Record,
+    sides: Mapping[str, Mapping[str, int]],
+) -> dict[str, Any]:
+    """Return by how many bytes the peaks are higher with a group that only one side has."""
+    if not kind.startswith("only"):
+        return {}
+    side = kind.removeprefix("only ")
+    record, position = (estimate, 0) if side == "estimate" else (simulated, 1)
+    indices = {index for member in members if (index := member[position]) is not None}
+    rest = replayed(record, indices)
+    # Without others, a block can be split less: then the peak of allocated bytes can be higher.
+    return {f"adds_to_{name}": sides[side][name] - rest[name] for name in ("allocated", "reserved")}
+
+
+def describe(row: Mapping[str, Any]) -> str:
+    """Return the lines for the terminal."""
+    first, second = row["estimate"], row["simulated"]
+    lines = [f"{row['name']} {row['settings']}", f"{'':28}{'estimate':>15}{'simulated':>15}{'ratio':>9}"]
+    for name in ("requests_of_update", "requested", "allocated", "reserved", "segments"):
+        lines.append(f"  {name:26}{first[name]:>15,}{second[name]:>15,}{first[name] / second[name]:>9.4f}")
+    replay = row["simulated_requests_replayed"]
+    same = all(replay[name] == second[name] for name in replay)
+    lines.append(f"  the simulated requests replayed give {'the same' if same else replay}; aligned {row['aligned']:,}")
+    rest = row["without_what_only_one_side_has"]
+    for name in ("requested", "allocated", "reserved"):
+        first, second = rest["estimate"][name], rest["simulated"][name]
+        lines.append(f"  {name + ', aligned only':26}{first:>15,}{second:>15,}{first / second:>9.4f}")
+    for group in row["differences"]:
+        effect = "".join(
+            f", {group[f'adds_to_{name}'] / 2**20:+.1f} MiB {name}"
+            for name in ("allocated", "reserved")
+            if group.get(f"adds_to_{name}")
+        )
+        lines.append(f"  {group['kind']:15} {group['cause']:24}{group['allocations_of_update']:>6}{effect}")
+    return "\n".join(lines)
+
+
 def run(side: str, case: Case, python: Path, simulator: SimulatorLibraries) -> Record:
     """Make the record of one side in a process of its own. Raises RuntimeError if it fails."""
     with tempfile.TemporaryDirectory() as folder:
@@ -438,6 +782,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.side:
         options.json.write_text(json.dumps(RECORDERS[options.side](cases[0]).json()))
         return 0
+    interpreter, build = prepare.find("kaggle")
+    simulator = libraries(build)
+    rows: list[dict[str, Any]] = json.loads(options.json.read_text())["rows"] if options.json.exists() else []
+    for case in cases:
+        records = {side: run(side, case, interpreter.executable, simulator) for side in RECORDERS}
+        row = compare(case, records["estimate"], records["simulated"])
+        print(describe(row), flush=True)
+        rows = [old for old in rows if old["name"] != case.name] + [row]
+        content = {"target": TARGET, "kinds": KINDS, "causes": CAUSES, "rows": rows}
+        options.json.write_text(json.dumps(content, indent=1) + "\n")
     return 0
 
 

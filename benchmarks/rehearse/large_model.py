@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from shoestring.base.units import GIB, KIB, MIB
@@ -30,7 +31,7 @@ RECORDS = "SHOESTRING_SIMULATOR_FOLDER"
 """The variable that names the folder in which a simulated process finds the addresses of its device memory."""
 
 
-def build() -> LlamaForCausalLM:
+def build() -> nn.Module:
     """Return the model in bf16, with weights that were drawn on the GPU."""
     configuration = LlamaConfig(
         vocab_size=VOCABULARY,
@@ -46,22 +47,23 @@ def build() -> LlamaForCausalLM:
     torch.set_default_dtype(torch.bfloat16)
     try:
         with torch.device("cuda"):
-            model = LlamaForCausalLM(configuration)
+            model: Any = LlamaForCausalLM(configuration)
     finally:
         torch.set_default_dtype(default)
     model.gradient_checkpointing_enable()
-    return model.train()
+    trained: nn.Module = model.train()
+    return trained
 
 
-def step(model: LlamaForCausalLM, optimizer: torch.optim.Optimizer) -> float:
-    """Train on one sequence and return the loss."""
+def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Train on one sequence, and read the loss as a script does that logs it."""
     tokens = torch.randint(VOCABULARY, (1, TOKENS), device="cuda")
     loss = model(input_ids=tokens, labels=tokens).loss
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad()
-    return float(loss)
+    loss.item()
 
 
 def host_bytes() -> tuple[int, int]:
@@ -88,10 +90,10 @@ def measure() -> dict[str, Any]:
     torch.cuda.synchronize()
     building = time.perf_counter() - started
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-    seconds, losses, host = [], [], [host_bytes()]
+    seconds, host = [], [host_bytes()]
     for _ in range(STEPS):
         started = time.perf_counter()
-        losses.append(step(model, optimizer))
+        step(model, optimizer)
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - started)
         host.append(host_bytes())
@@ -101,7 +103,6 @@ def measure() -> dict[str, Any]:
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "build_seconds": round(building, 2),
         "step_seconds": [round(value, 2) for value in seconds],
-        "losses": losses,
         "peak_allocated_gib": round(torch.cuda.max_memory_allocated() / GIB, 2),
         "peak_reserved_gib": round(torch.cuda.max_memory_reserved() / GIB, 2),
         "host_mib": round(max(outside for outside, _ in host) / MIB),

@@ -11,6 +11,7 @@ time or rounding.
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -74,6 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--values", choices=get_args(Values), default="all", help="default: %(default)s")
     parser.add_argument("command", nargs="+", metavar="ARGUMENT", help="after --: a script or -m MODULE, and arguments")
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the command ends as well
     try:
         return run(options.command, on=options.on, stack=options.stack, values=options.values)
     except ShoestringError as error:

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,10 @@ class Script:
     """Arguments that are added where there are several GPUs; `GPUS` stands for their number."""
     others: Mapping[str, str] = field(default_factory=dict)
     """The digests of other files of the repository that it reads, by path."""
+    folder: str = ""
+    """The folder that it shares with another call of the same script; else it has its own."""
+    targets: Sequence[str] = TARGETS
+    """The targets for which it makes sense."""
 
     @property
     def file(self) -> str:
@@ -159,6 +163,19 @@ SCRIPTS = (
     ),
 )
 
+FP16 = tuple(
+    replace(
+        script,
+        name=f"{script.name}_fp16",
+        folder=script.name,
+        targets=("kaggle-t4", "kaggle-t4x2"),
+        arguments=f"{script.arguments} --fp16",
+    )
+    for script in SCRIPTS
+    if script.source == TRL
+)
+"""TRL trains in bfloat16 unless told otherwise, for which it asks for a GPU of compute capability 8.0; a T4 has 7.5."""
+
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "HF_DATASETS_OFFLINE": "1",
@@ -170,7 +187,7 @@ ENVIRONMENT = {
 
 def rehearse(script: Script, target: str, folder: Path, *, updates: int, values: str, minutes: float) -> dict[str, Any]:
     """Rehearse a script for a target, and return a row of the table."""
-    place = folder / script.name
+    place = folder / (script.folder or script.name)
     options = ["--on", target, "--json", "--updates", str(updates), "--values", values]
     command = [sys.executable, "-m", "shoestring", "rehearse", *words(script, find(target).gpus, options)]
     remove_outputs(place)
@@ -210,7 +227,7 @@ def words(script: Script, gpus: int, options: Sequence[str]) -> list[str]:
     if gpus == 1:
         return [arguments[0], *options, "--", *arguments[1:]]
     several = shlex.split(script.several.replace("GPUS", str(gpus)))
-    return ["torchrun", *options, "--", "--nproc_per_node", str(gpus), *arguments, *several]
+    return ["torchrun", *options, "--", "--standalone", "--nproc_per_node", str(gpus), *arguments, *several]
 
 
 def summary(answer: Mapping[str, Any], place: Path) -> dict[str, Any]:
@@ -243,9 +260,14 @@ def _out_of_memory(event: Mapping[str, Any] | None, place: Path) -> dict[str, An
     if event is None:
         return None
     stack = event.get("stack") or []
-    own = [frame for frame in stack if Path(frame["file"]).is_relative_to(place) or not frame["file"].startswith("/")]
+    own = [frame for frame in stack if _is_own(frame["file"], place)]
     kept = ("device", "update", "phase", "requested_bytes", "allocated_bytes", "reserved_bytes", "free_bytes")
     return {name: event.get(name) for name in kept} | {"innermost": stack[:1], "in_the_script": own[:1]}
+
+
+def _is_own(file: str, place: Path) -> bool:
+    """Return whether a file of a stack is the script's, not a library's."""
+    return "site-packages/" not in file and (not file.startswith("/") or Path(file).is_relative_to(place))
 
 
 def _shorten(value: Any, folder: Path) -> Any:
@@ -288,17 +310,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--on", nargs="+", default=TARGETS, metavar="TARGET")
-    parser.add_argument("--only", nargs="+", choices=[script.name for script in SCRIPTS])
+    parser.add_argument("--only", nargs="+", choices=[script.name for script in (*SCRIPTS, *FP16)])
     parser.add_argument("--updates", type=int, default=8, help="stop after so many; most scripts end before")
     parser.add_argument("--values", choices=("auto", "none", "all"), default="auto")
     parser.add_argument("--minutes", type=float, default=15, help="end a rehearsal that takes longer")
     parser.add_argument("--json", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = json.loads(options.json.read_text())["rows"] if options.json.exists() else []
-    for script in SCRIPTS:
+    for script in (*SCRIPTS, *FP16):
         if options.only and script.name not in options.only:
             continue
         for target in options.on:
+            if target in TARGETS and target not in script.targets:
+                continue
             row = rehearse(
                 script,
                 target,
@@ -315,7 +339,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def write(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write the table so far, in the order of the scripts, with their origins."""
-    names = [script.name for script in SCRIPTS]
+    names = [script.name for script in (*SCRIPTS, *FP16)]
     scripts = {
         script.name: {
             "repository": script.source[0],
@@ -324,13 +348,24 @@ def write(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
             "sha256": script.sha256,
             "arguments": script.arguments,
         }
-        for script in SCRIPTS
+        for script in (*SCRIPTS, *FP16)
     }
-    packages = ("torch", "transformers", "trl", "peft", "accelerate", "timm", "diffusers", "lightning", "torchvision")
+    packages = (
+        "torch",
+        "triton",
+        "transformers",
+        "trl",
+        "peft",
+        "accelerate",
+        "timm",
+        "diffusers",
+        "lightning",
+        "torchvision",
+    )
     content = {
         "versions": {name: version(name) for name in packages},
         "scripts": scripts,
-        "rows": sorted(rows, key=lambda row: names.index(row["script"])),
+        "rows": sorted(rows, key=lambda row: (names.index(row["script"]), row["target"])),
     }
     unfinished = file.with_name(f"{file.name}.unfinished")
     unfinished.write_text(json.dumps(content, indent=1) + "\n")

@@ -41,7 +41,9 @@ def simulator_libraries():
 def run_simulated(simulator_libraries, tmp_path):
     """A function that runs Python code, or the arguments of an interpreter, on the simulated GPUs of a target."""
 
-    def run(code, *arguments, on="kaggle-t4", values="all", updates=None, timeout=240, status=0, **variables):
+    def run(
+        code, *arguments, on="kaggle-t4", values="all", updates=None, timeout=240, status=0, fail_at=None, **variables
+    ):
         records = tmp_path / f"records{len(list(tmp_path.glob('records*')))}"
         records.mkdir()
         environment = simulated(
@@ -52,6 +54,8 @@ def run_simulated(simulator_libraries, tmp_path):
             values=values,
             updates=updates,
         )
+        if fail_at is not None:
+            environment["SHOESTRING_SIMULATOR_FAIL_AT"] = str(fail_at)
         command = [sys.executable, *(["-c", textwrap.dedent(code)] if isinstance(code, str) else code), *arguments]
         result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout, cwd=tmp_path)
         if status is not None:

@@ -3,6 +3,8 @@
 import json
 import shutil
 import subprocess
+import threading
+import time
 
 import pytest
 
@@ -74,6 +76,37 @@ def test_missing_compiler_is_named_with_its_remedy(torch_build, made, tmp_path, 
     monkeypatch.setenv("CXX", "clang++-99")
     with pytest.raises(RunError, match=r"clang\+\+-99, which CXX names, was not found"):
         build.libraries(torch_build)
+
+
+@needs_compiler
+def test_complete_cache_need_not_be_writable(torch_build, made, tmp_path, monkeypatch):
+    folder = build.libraries(torch_build).folder
+    folder.with_name(f"{folder.name}.lock").unlink()
+    monkeypatch.setattr(build, "_locked", None)
+    assert build.libraries(torch_build).folder == folder and made == [folder]
+
+
+@needs_compiler
+def test_remains_of_a_compilation_that_was_killed_are_removed(torch_build, made):
+    folder = build.libraries(torch_build).folder
+    remains = folder.with_name(f".{folder.name}-x3")
+    remains.mkdir()
+    (folder / "libcudart.so.12").unlink()
+    build.libraries(torch_build)
+    assert not remains.exists()
+
+
+@needs_compiler
+def test_rehearsal_that_waits_for_another_one_says_so(torch_build, made, tmp_path):
+    said = []
+    held = tmp_path / "lock"
+    with build._locked(held, print):
+        waiting = threading.Thread(target=lambda: build._locked(held, lambda *words: said.append(words)).__enter__())
+        waiting.start()
+        while not said:
+            time.sleep(0.01)
+    waiting.join()
+    assert "another rehearsal" in said[0][0]
 
 
 @needs_compiler

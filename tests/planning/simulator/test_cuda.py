@@ -2,6 +2,8 @@
 
 import pytest
 
+from shoestring.planning.simulator.ledger import visible_gpus
+
 
 def test_device_is_that_of_the_target(run_simulated):
     code = """
@@ -55,9 +57,8 @@ def test_chosen_allocation_of_a_segment_fails(run_simulated):
         except torch.cuda.OutOfMemoryError:
             print(number, "refused")
     """
-    lines = run_simulated(code, values="none", SHOESTRING_SIMULATOR_FAIL_AT="3").lines
-    # PyTorch frees its cached segments and asks once more, which succeeds.
-    assert lines == [f"{number} allocated" for number in range(4)]
+    lines = run_simulated(code, values="none", fail_at=3).lines
+    assert lines == ["0 allocated", "1 allocated", "2 refused", "3 allocated"]
 
 
 def test_copies_streams_events_and_pinned_memory(run_simulated):
@@ -138,6 +139,51 @@ def test_forked_child_is_refused_as_on_a_gpu_and_the_parent_goes_on(run_simulate
     assert run_simulated(code).lines == ["True", "8.0"]
 
 
+def test_process_that_becomes_another_program_gives_back_its_memory(run_simulated, tmp_path):
+    (tmp_path / "next.py").write_text(
+        "import torch\nfree, total = torch.cuda.mem_get_info()\nprint((total - free) >> 20)"
+    )
+    code = """
+    import os, sys, torch
+    x = torch.empty(8 * 2**30, dtype=torch.uint8, device="cuda")
+    os.execv(sys.executable, [sys.executable, "next.py"])
+    """
+    assert run_simulated(code, values="none").lines == ["142"]
+
+
+def test_which_gpu_a_device_is_can_be_read(run_simulated):
+    code = "import os, torch; torch.ones(1, device='cuda:1'); print(os.getpid())"
+    result = run_simulated(code, on="kaggle-l4x4", CUDA_VISIBLE_DEVICES="3,1")
+    assert visible_gpus(result.records) == {int(result.lines[0]): (3, 1)}
+
+
+def test_nvidia_smi_answers_as_nvml_does(run_simulated):
+    code = """
+    import subprocess, sys, torch
+    from shoestring.planning.simulator import nvidia_smi
+    x = torch.empty(2**30, dtype=torch.uint8, device="cuda:1")
+    def ask(*arguments):
+        command = [sys.executable, nvidia_smi.__file__, *arguments]
+        result = subprocess.run(command, capture_output=True, text=True)
+        print(result.returncode, (result.stdout + result.stderr).strip())
+    ask("--query-gpu=index, memory.used,gpu_serial", "--format=csv,noheader,nounits")
+    ask("-i", "1", "--query-gpu=memory.total,driver_version", "--format=csv")
+    ask("--query-compute-apps=used_memory", "--format=csv,noheader")
+    ask("--query-gpu=speed")
+    ask("dmon")
+    ask("-L")
+    ask("--id=7", "-L")
+    ask("topo", "-m")
+    """
+    lines = run_simulated(code, on="kaggle-t4x2", values="none").lines
+    assert lines[:2] == ["0 0, 0, [N/A]", "1, 1166, [N/A]"]
+    assert lines[2] == "0 memory.total [MiB], driver_version" and lines[3].startswith("14912 MiB, ")
+    assert lines[4] == "0 1166 MiB"
+    assert lines[5] == '2 Field "speed" is not a valid field to query.' and lines[6].startswith("6 Option dmon")
+    assert [line.partition(" (")[0] for line in lines[7:9]] == ["0 GPU 0: Tesla T4", "GPU 1: Tesla T4"]
+    assert lines[9:] == ["6 No devices were found", "0 GPU0\tGPU1", "GPU0\tX\tPHB", "GPU1\tPHB\tX"]
+
+
 def test_used_memory_of_another_process_counts(run_simulated, tmp_path):
     (tmp_path / "child.py").write_text(
         """
@@ -158,3 +204,15 @@ os.kill(os.getpid(), 9)
     """
     # Of the child that was killed nothing is left.
     assert run_simulated(code, values="none").lines == ["refused True", "8"]
+
+
+def test_limits_of_a_context_are_kept(run_simulated):
+    code = """
+    import ctypes, torch
+    torch.ones(1, device="cuda")
+    driver, found = ctypes.CDLL("libcuda.so.1"), ctypes.c_size_t()
+    print([(driver.cuCtxGetLimit(ctypes.byref(found), limit), found.value) for limit in (0, 1, 2)])
+    driver.cuCtxSetLimit(1, ctypes.c_size_t(1 << 24))
+    print(driver.cuCtxGetLimit(ctypes.byref(found), 1), found.value, driver.cuCtxGetLimit(ctypes.byref(found), 99))
+    """
+    assert run_simulated(code).lines == ["[(0, 1024), (0, 1048576), (0, 8388608)]", "0 16777216 215"]

@@ -9,6 +9,7 @@ import pytest
 
 from shoestring.base.errors import RunError, UsageError
 from shoestring.planning.simulator import prepare, stacks
+from shoestring.planning.simulator.pip import run_pip
 from shoestring.planning.simulator.torch_builds import TorchBuild, look
 
 
@@ -87,6 +88,28 @@ def test_prepared_wheel_comes_before_the_packages_of_the_environment(cpu_interpr
     assert printed == "2.13.0+cu130 13.0\n"
     command = (python.parent / "pytest").read_text().splitlines()[0]
     assert command == f"#!{python}"
+
+
+def test_nothing_of_the_current_folder_is_executed(cpu_interpreter, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for name in ("venv", "typing", "json", "logging", "torch", "pip", "ctypes", "sitecustomize", "usercustomize"):
+        Path(f"{name}.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w').write({name!r})")
+    write_torch(tmp_path / "wheel")
+    build = TorchBuild(folder=tmp_path / "wheel" / "torch", version="2.13.0+cu130", cuda="13.0")
+    prepare.make_environment(tmp_path / "environment", cpu_interpreter, build)
+    with pytest.raises(RunError):
+        run_pip(cpu_interpreter.executable, ["install", "--no-index", "--no-deps", "shoestring-no-such-package"])
+    assert look(cpu_interpreter.executable).python == cpu_interpreter.python
+    assert not (tmp_path / "executed").exists()
+
+
+def test_commands_start_in_a_folder_with_a_space_and_a_long_name(cpu_interpreter, tmp_path):
+    write_torch(tmp_path / "wheel")
+    build = TorchBuild(folder=tmp_path / "wheel" / "torch", version="2.13.0+cu130", cuda="13.0")
+    python = prepare.make_environment(tmp_path / f"a b {'c' * 150}", cpu_interpreter, build)
+    command = [str(python.parent / "pytest"), "--version"]
+    assert "pytest" in subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def test_environment_that_has_the_build_is_used_as_it_is(tmp_path):

@@ -1,5 +1,7 @@
 """Values on the simulated GPU against the CPU's."""
 
+import json
+
 import pytest
 
 TRAIN = """
@@ -211,3 +213,14 @@ def test_experts_that_are_chosen_by_assumed_scores_are_all_used(run_simulated):
     print(torch.bincount(scores.topk(2).indices.flatten(), minlength=8).tolist())
     """
     assert run_simulated(code, values="auto").lines == ["[25, 25, 25, 25, 25, 25, 25, 25]"]
+
+
+def test_read_of_an_assumed_value_is_told_at_the_line_of_the_script(run_simulated):
+    code = """
+    import torch
+    sums = torch.randn(300, 300, device="cuda").sum(1)
+    torch.save(sums, "sums.pt")
+    """
+    files = run_simulated(code, values="auto").records.glob("notes.*")
+    notes = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    assert {(note["file"], note["line"]) for note in notes if note["kind"] == "read"} == {("<string>", 4)}

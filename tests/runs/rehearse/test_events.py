@@ -1,6 +1,7 @@
 """What is read of the events that the processes of a script write."""
 
 import json
+import os
 
 from shoestring.runs.rehearse.events import EventReader, read_notes
 
@@ -83,6 +84,49 @@ def test_largest_size_of_all_files_and_failures_of_observers_are_read(tmp_path):
     reader = EventReader(tmp_path)
     reader.read()
     assert reader.processes[7].written_bytes == 6 and reader.processes[7].observer_errors == ["phases: KeyError"]
+
+
+def test_files_that_are_none_are_left_out(tmp_path):
+    os.mkfifo(tmp_path / "events.3.jsonl")
+    (tmp_path / "events.4.jsonl").symlink_to("/dev/zero")
+    (tmp_path / "events.5.jsonl").mkdir()
+    (tmp_path / "notes.6").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "notes.7")
+    write(tmp_path, 9, {"kind": "update", "update": 2})
+    reader = EventReader(tmp_path)
+    reader.read()
+    assert reader.updates == 2 and read_notes(tmp_path) == []
+
+
+def test_numbers_texts_and_lines_without_bounds_are_left_out(tmp_path):
+    huge = b"9" * 5000
+    lines = [
+        b'{"kind": "update", "update": %b}' % huge,
+        b'{"kind": "files", "largest_total_bytes": %b}' % huge,
+        b"[" * 100_000,
+        b'{"kind": "phase", "phase": "%b"}' % (b"x" * 100_000),
+        b'{"kind": "update", "update": 3}',
+    ]
+    (tmp_path / "events.7.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    (tmp_path / "events.8.jsonl").write_bytes(b"x" * (40 * 2**20) + b'\n{"kind": "update", "update": 5}\n')
+    (tmp_path / "notes.7").write_bytes(b'{"kind": "assumed", "count": %b}\n' % huge + b"[" * 100_000 + b"\n{}\n")
+    reader = EventReader(tmp_path)
+    for _ in range(4):
+        reader.read()
+    assert (reader.processes[7].updates, len(reader.processes[7].phase)) == (3, 2000)
+    assert reader.processes[8].updates == 5
+    assert read_notes(tmp_path) == [{}]
+
+
+def test_many_errors_and_processes_are_counted_but_not_all_kept(tmp_path):
+    write(tmp_path, 7, *[{"kind": "out_of_memory", "update": update} for update in range(500)])
+    for pid in range(100, 1300):
+        write(tmp_path, pid, {"kind": "update", "update": 1})
+    reader = EventReader(tmp_path)
+    reader.read()
+    process = reader.processes[7]
+    assert (process.error_count, len(process.errors), process.errors[-1].update) == (500, 200, 499)
+    assert len(reader.processes) == 1000
 
 
 def test_notes_are_read_line_by_line(tmp_path):

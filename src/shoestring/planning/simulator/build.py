@@ -6,12 +6,12 @@ digest of each library, and a folder that does not match it is made again.
 """
 
 import fcntl
+import glob
 import hashlib
 import json
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +26,8 @@ from shoestring.base.packages.requirements import parse_version
 from shoestring.base.reading import read_bytes, read_json
 from shoestring.base.system_errors import explain
 from shoestring.base.units import MIB
+from shoestring.planning.simulator.compiling import compiling, stop_compilers
+from shoestring.planning.simulator.compiling import run as _run
 from shoestring.planning.simulator.symbols import CudaLibrary, needed_libraries
 from shoestring.planning.simulator.torch_builds import TorchBuild
 
@@ -91,14 +93,16 @@ def libraries(build: TorchBuild, progress: Progress = lambda *_: None) -> Simula
     objects = tuple(_shared_objects(build))
     folder = cache_folder("simulator") / f"{build.version}-{_digest(build, compiler, objects)}"
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(folder.with_name(f"{folder.name}.lock")):
-            if not _is_complete(folder):
-                shutil.rmtree(folder, ignore_errors=True)
-                _make(folder, build, compiler, objects, progress)
-            os.utime(folder)
+        if not _is_complete(folder):  # a cache that cannot be written does as well if all is there
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with _locked(folder.with_name(f"{folder.name}.lock"), progress):
+                if not _is_complete(folder):
+                    _remove_remains(folder)
+                    _make(folder, build, compiler, objects, progress)
     except OSError as error:
         raise explain(f"the simulator's libraries could not be written to {folder.parent}", error) from error
+    with suppress(OSError):
+        os.utime(folder)
     names = read_json(folder / _MANIFEST)["preloaded"]
     return SimulatorLibraries(folder=folder, preloaded=tuple(folder / name for name in names))
 
@@ -143,11 +147,21 @@ def _digest(build: TorchBuild, compiler: str, objects: Iterable[Path]) -> str:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path, progress: Progress) -> Iterator[None]:
     """Hold a lock: of two rehearsals that begin together, one compiles and the other waits for it."""
     with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress("the simulator in another rehearsal, for which this one waits", 0, 1)
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def _remove_remains(folder: Path) -> None:
+    """Remove a damaged folder, and what a compilation that was killed has left beside it."""
+    for path in (folder, *folder.parent.glob(f".{glob.escape(folder.name)}-*")):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _is_complete(folder: Path) -> bool:
@@ -165,7 +179,7 @@ def _file_digest(path: Path) -> str:
 def _make(folder: Path, build: TorchBuild, compiler: str, objects: Sequence[Path], progress: Progress) -> None:
     """Compile all libraries into `folder`."""
     needed = needed_libraries(objects)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as name:
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as name, compiling(Path(name)):
         unfinished = Path(name)
         parts = [partial(_compile_runtime, unfinished, build, compiler, needed)]
         parts += [
@@ -176,14 +190,18 @@ def _make(folder: Path, build: TorchBuild, compiler: str, objects: Sequence[Path
         units = unfinished / "objects"
         units.mkdir()
         torch_sources = sorted((_SOURCES / "torch").glob("*.cpp"))
+        progress("the simulator", 0, len(parts) + len(torch_sources))
         _precompile(units, build, compiler)
         parts += [partial(_compile_torch_unit, units, build, compiler, source) for source in torch_sources]
         finished = 0
-        progress("the simulator", 0, len(parts))
         with ThreadPoolExecutor(max_workers=max(1, min(4, os.cpu_count() or 1))) as pool:
-            for _ in pool.map(lambda part: part(), parts):
-                finished += 1
-                progress("the simulator", finished, len(parts))
+            try:
+                for _ in pool.map(lambda part: part(), parts):
+                    finished += 1
+                    progress("the simulator", finished, len(parts))
+            except BaseException:
+                stop_compilers()
+                raise
         runtime = next(library for library in needed if library.startswith("libcudart."))
         _link_torch(unfinished, build, compiler, sorted(units.glob("*.o")), runtime)
         shutil.rmtree(units)
@@ -316,16 +334,3 @@ def _link_torch(folder: Path, build: TorchBuild, compiler: str, units: Sequence[
         ],
         f"{TORCH_LIBRARY} could not be linked with PyTorch {build.version}",
     )
-
-
-def _run(command: Sequence[str], failure: str) -> str:
-    """Run a program and return its output. Raises RunError with the first lines of its messages."""
-    result = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
-    if result.returncode:
-        lines = [line for line in result.stderr.splitlines() if "error" in line.lower() or "undefined" in line]
-        raise RunError(
-            failure,
-            problems=[line.strip()[:300] for line in (lines or result.stderr.splitlines())[:5]],
-            hint=f"{Path(command[0]).name} ended with status {result.returncode}; another compiler: CXX=/path/to/g++",
-        )
-    return result.stdout

@@ -8,8 +8,8 @@ from shoestring.base.reading import read_bytes
 from shoestring.base.units import MIB
 
 _HEADER = struct.Struct("<8s4IQ4Q16Q")
-_SLOT = struct.Struct("<iI3Q16Q16Q")
-_MAGIC, _VERSION = b"SHOELEDG", 1
+_SLOT = struct.Struct("<iI3Q16Q16Q16b")
+_MAGIC, _VERSION = b"SHOELEDG", 2
 
 
 def device_arenas(folder: Path) -> dict[int, tuple[int, int]]:
@@ -22,6 +22,11 @@ def device_arenas(folder: Path) -> dict[int, tuple[int, int]]:
         if pid > 0 and begin < end:
             arenas[pid] = begin, end
     return arenas
+
+
+def visible_gpus(folder: Path) -> dict[int, tuple[int, ...]]:
+    """Return which GPU each device of a process is, by process id, as CUDA_VISIBLE_DEVICES numbers the devices."""
+    return {slot[0]: tuple(gpu for gpu in slot[-16:] if gpu >= 0) for slot in _slots(folder) if slot[0] > 0}
 
 
 def peak_bytes(folder: Path) -> list[int]:

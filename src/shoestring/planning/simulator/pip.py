@@ -9,13 +9,25 @@ from shoestring.base.errors import RunError
 
 
 def run_pip(python: Path, arguments: Sequence[str]) -> None:
-    """Run pip of an environment, or uv for one without pip. Raises RunError with its last lines if it fails."""
-    has_pip = subprocess.run([str(python), "-m", "pip", "--version"], capture_output=True).returncode == 0
+    """Run pip of an environment, or uv for one without pip. Raises RunError with its last lines if it fails.
+
+    Neither takes a module from the current folder.
+    """
+    has_pip = subprocess.run([str(python), "-P", "-m", "pip", "--version"], capture_output=True).returncode == 0
     uv = shutil.which("uv")
     if not has_pip and uv is None:
         raise RunError(f"{python} has no pip, which installs what a rehearsal needs", hint=f"{python} -m ensurepip")
     if has_pip:
-        command = [str(python), "-m", "pip", "--disable-pip-version-check", arguments[0], "--quiet", *arguments[1:]]
+        command = [
+            str(python),
+            "-P",
+            "-m",
+            "pip",
+            "--disable-pip-version-check",
+            arguments[0],
+            "--quiet",
+            *arguments[1:],
+        ]
     else:
         command = [str(uv), "pip", arguments[0], "--python", str(python), "--quiet", *arguments[1:]]
     result = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)

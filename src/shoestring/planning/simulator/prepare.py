@@ -33,6 +33,7 @@ Say = Callable[[str], object]
 """Called with what is done now, for a person who waits."""
 
 COMMAND = "shoestring rehearse --prepare"
+_SHEBANG_BYTES = 120
 _COMMAND_BYTES = 64 * KIB
 """The largest command that is copied: those that pip writes have some hundred bytes."""
 
@@ -137,7 +138,11 @@ def make_environment(folder: Path, interpreter: Interpreter, build: TorchBuild) 
     if interpreter.torch == build:
         return interpreter.executable
     result = subprocess.run(
-        [str(interpreter.executable), "-m", "venv", "--without-pip", str(folder)], capture_output=True, text=True
+        # Isolated: a file venv.py or typing.py in the current folder is none of Python's.
+        [str(interpreter.executable), "-I", "-m", "venv", "--without-pip", str(folder)],
+        capture_output=True,
+        text=True,
+        errors="replace",
     )
     if result.returncode:
         raise RunError(
@@ -152,6 +157,18 @@ def make_environment(folder: Path, interpreter: Interpreter, build: TorchBuild) 
     return folder / "bin" / "python"
 
 
+def _first_lines(python: Path) -> bytes:
+    """Return how a program in Python begins that `python` runs, as pip writes it.
+
+    The system takes neither a space nor more than some hundred characters in the path after `#!`, hence a shell, for
+    which the second line is a command and the third one is not reached; for Python both are one text.
+    """
+    path = bytes(python)
+    if b" " not in path and len(path) < _SHEBANG_BYTES:
+        return b"#!" + path + b"\n"
+    return b"#!/bin/sh\n'''exec' \"" + path + b'" "$0" "$@"\n\' \'\'\'\n'
+
+
 def _copy_commands(source: Path, target: Path) -> None:
     """Copy the commands of an environment, such as torchrun, so that they start the interpreter in `target`."""
     python = target / "python"
@@ -159,5 +176,5 @@ def _copy_commands(source: Path, target: Path) -> None:
         if path.is_file() and not path.is_symlink() and not (target / path.name).exists():
             first, _, remainder = path.read_bytes()[:_COMMAND_BYTES].partition(b"\n")
             if first.startswith(b"#!") and b"python" in first:
-                (target / path.name).write_bytes(b"#!" + bytes(python) + b"\n" + remainder)
+                (target / path.name).write_bytes(_first_lines(python) + remainder)
                 (target / path.name).chmod(0o755)

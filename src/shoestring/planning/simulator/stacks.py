@@ -51,7 +51,7 @@ def install(name: str, say: Callable[[str], object] = lambda _: None) -> Path:
                 shutil.rmtree(folder, ignore_errors=True)
                 interpreter = _interpreter(name)
                 say(f"installing {STACKS[name]} into {folder}, about 3 GB; this takes some minutes")
-                subprocess.run([str(interpreter), "-m", "venv", str(folder)], check=True, capture_output=True)
+                subprocess.run([str(interpreter), "-I", "-m", "venv", str(folder)], check=True, capture_output=True)
                 python = folder / "bin" / "python"
                 run_pip(python, ["install", "--no-deps", "--requirement", str(_list(name))])
                 build = look(python).torch

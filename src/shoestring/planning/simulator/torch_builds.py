@@ -91,9 +91,9 @@ def look(executable: Path) -> Interpreter:
 
     Raises UsageError if it cannot be started.
     """
-    command = [str(executable), "-c", _LOOK]
+    command = [str(executable), "-P", "-c", _LOOK]
     try:
-        # In its own folder: a file named torch.py in the current one is not PyTorch.
+        # Neither a file named torch.py in the current folder is PyTorch, nor one that a relative PYTHONPATH leads to.
         answer = subprocess.run(
             command, check=True, capture_output=True, text=True, timeout=60, cwd=executable.parent
         ).stdout

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shoestring.base.units import bytes_text
+from shoestring.base.reading import is_count
+from shoestring.base.units import bytes_text, count_text
 from shoestring.hardware.catalog import Target
+from shoestring.planning.simulator import ledger
 from shoestring.planning.simulator.statistics import ProcessStatistics, read_statistics
 from shoestring.planning.simulator.torch_builds import Interpreter, TorchBuild
 from shoestring.runs.rehearse.events import EventReader, ProcessEvents, read_notes
@@ -19,6 +22,9 @@ from shoestring.runs.rehearse.rehearsal import DevicePeak, End, MemoryPoint, Pha
 from shoestring.runs.rehearse.request import RehearsalRequest
 from shoestring.runs.rehearse.times import predicted_times
 
+_MOST_TOGETHER = 2**53
+_MOST_TEXTS = 1000
+_MOST_CHARACTERS = 500
 _PHASES = ("loading", "training", "evaluation", "generation", "saving")
 
 
@@ -30,12 +36,16 @@ def answer(
     reader: EventReader,
     outcome: Outcome,
     seconds: float,
+    current: Path,
 ) -> Rehearsal:
-    """Return what became of the script, without the paths of this machine."""
-    statistics = read_statistics(records)
+    """Return what became of the script, without the paths of this machine; `current` is the folder it began in."""
+    visible = ledger.visible_gpus(records)
+    statistics = [_by_gpu(process, visible.get(process.pid, ())) for process in read_statistics(records)]
     leading = reader.leading
     end, failing = _end(outcome, reader)
     error = failing.errors[-1] if end == "out of memory" and failing and failing.errors else None
+    if error and failing:
+        error = replace(error, device=_gpu(error.device, visible.get(failing.pid, ())))
     holders = tuple(failing.holders) if error and failing else ()
     platform = request.target.platform
     platform_seconds = platform.session_hours * 3600 if platform and platform.session_hours else None
@@ -59,10 +69,10 @@ def answer(
             updates=reader.updates,
             total_updates=total,
             total_source="--total-updates" if request.total_updates else leading.total_source if leading else "",
-            devices=_devices(statistics, request.target),
+            devices=_devices(statistics, request.target, ledger.peak_bytes(records), reader.processes),
             phases=_phases(statistics, times.phases),
             out_of_memory=error,
-            survived_out_of_memory=sum(len(process.errors) for process in reader.processes.values()) - bool(error),
+            survived_out_of_memory=sum(process.error_count for process in reader.processes.values()) - bool(error),
             holders=holders,
             timeline=_timeline(statistics),
             time=times.update,
@@ -71,11 +81,17 @@ def answer(
             disk_bytes=sum(process.written_bytes for process in reader.processes.values()),
             assumed=_assumed(read_notes(records)),
             proposals=proposals(error, holders, capacity) if error else (),
-            notes=(*_notes(request, end, statistics, used_gpu, outcome), *times.notes, *_unobserved(reader)),
+            notes=(
+                *_notes(request, end, statistics, used_gpu, outcome),
+                *_other_errors(end, reader),
+                *times.notes,
+                *_unobserved(reader),
+            ),
             seconds=seconds,
             used_gpu=used_gpu,
             private_folders=(str(records.parent), *map(str, interpreter.sites), str(build.folder.parent)),
-        )
+        ),
+        current=current,
     )
 
 
@@ -87,41 +103,87 @@ def _script(request: RehearsalRequest) -> str:
 
 def _end(outcome: Outcome, reader: EventReader) -> tuple[End, ProcessEvents | None]:
     """Return how the script ended, and the process whose error ended it."""
-    processes = list(reader.processes.values())
+    processes = sorted(reader.processes.values(), key=lambda process: process.failed)
     out_of_memory = next((process for process in processes if process.exception_is_out_of_memory), None)
     failed = next((process for process in processes if process.exception), None)
     if outcome.ending != "exited":
         return outcome.ending, out_of_memory or failed
     if any(process.stopped for process in processes) and not failed:
         return "stopped", None
+    if outcome.status == 0:  # whatever happened in a thread or another process, the script went on
+        return "finished", None
     if out_of_memory:
         return "out of memory", out_of_memory
-    if outcome.status:
-        return "failed", failed
-    return "finished", None
+    # A script may catch the error and give up, so that nothing but its status tells.
+    gave_up = next((process for process in processes if process.errors and _is_last(process)), None)
+    if gave_up and not failed and outcome.status is not None and outcome.status > 0:
+        return "out of memory", gave_up
+    return "failed", failed
 
 
-def _devices(statistics: Sequence[ProcessStatistics], target: Target) -> tuple[DevicePeak, ...]:
-    """Return the peaks of each GPU; those of several processes on one GPU are added, as if they came together."""
-    allocated: dict[int, int] = defaultdict(int)
-    reserved: dict[int, int] = defaultdict(int)
-    outside: dict[int, int] = defaultdict(int)
-    for process in statistics:
-        for device in process.devices:
-            allocated[device.index] += device.peak_allocated_bytes
-            reserved[device.index] += device.peak_reserved_bytes
-            if device.peak_reserved_bytes:
-                outside[device.index] += target.device.context_bytes[1]
-    return tuple(
-        DevicePeak(
-            index=index,
-            peak_allocated_bytes=allocated[index],
-            peak_reserved_bytes=reserved[index],
-            outside_bytes=outside[index],
-            capacity_bytes=target.device.memory_bytes,
+def _is_last(process: ProcessEvents) -> bool:
+    """Return whether no update was made after the last out-of-memory error."""
+    error = process.errors[-1]
+    return process.updates <= max(0, error.update - 1)
+
+
+def _gpu(device: int, visible: Sequence[int]) -> int:
+    """Return which GPU of the machine a process's device is: CUDA_VISIBLE_DEVICES numbers them anew."""
+    return visible[device] if device < len(visible) else device
+
+
+def _by_gpu(process: ProcessStatistics, visible: Sequence[int]) -> ProcessStatistics:
+    devices = (replace(device, index=_gpu(device.index, visible)) for device in process.devices)
+    return replace(process, devices=tuple(devices))
+
+
+def _devices(
+    statistics: Sequence[ProcessStatistics],
+    target: Target,
+    together: Sequence[int],
+    events: Mapping[int, ProcessEvents],
+) -> tuple[DevicePeak, ...]:
+    """Return the peaks of each GPU.
+
+    Those of processes that used one at the same time are added, but to no more than what all used `together` at any
+    time.
+    """
+    context = target.device.context_bytes[1]
+    peaks = []
+    for index in range(target.gpus):
+        used = [
+            (process.pid, device)
+            for process in statistics
+            for device in process.devices
+            if device.index == index and device.peak_reserved_bytes
+        ]
+        # Most processes run when one of them begins.
+        groups = [[device for other, device in used if _is_running(events, other, pid)] for pid, _ in used]
+        fullest = max(groups, key=lambda group: sum(device.peak_reserved_bytes for device in group), default=[])
+        most = together[index] if index < len(together) and together[index] else _MOST_TOGETHER
+        reserved = _sum_within([device.peak_reserved_bytes for device in fullest], most - context)
+        peaks.append(
+            DevicePeak(
+                index=index,
+                peak_allocated_bytes=_sum_within([device.peak_allocated_bytes for device in fullest], reserved),
+                peak_reserved_bytes=reserved,
+                outside_bytes=_sum_within([context for _ in fullest], most - reserved),
+                capacity_bytes=target.device.memory_bytes,
+            )
         )
-        for index in range(target.gpus)
-    )
+    return tuple(peaks)
+
+
+def _is_running(events: Mapping[int, ProcessEvents], pid: int, beginning: int) -> bool:
+    """Return whether a process ran when another one began; True if that is not known."""
+    if pid not in events or beginning not in events:
+        return True
+    return events[pid].begun <= events[beginning].begun <= events[pid].ended
+
+
+def _sum_within(sizes: Sequence[int], most: int) -> int:
+    """Return the sum, but not more than `most` unless one alone is."""
+    return max(min(sum(sizes), most), max(sizes, default=0))
 
 
 def _phases(statistics: Sequence[ProcessStatistics], seconds: Mapping[str, float]) -> tuple[PhasePeak, ...]:
@@ -170,12 +232,17 @@ def _assumed(notes: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     for note in notes:
         match note.get("kind"):
             case "assumed":
-                assumed[str(note.get("operator"))] += int(note.get("count") or 1)
-            case "read":
-                place = f" at {note['file']}:{note['line']}" if note.get("file") and note.get("line") else ""
-                texts[f"the script read a value that was assumed{place}: {note.get('operator')}"] = None
+                count: Any = note.get("count")
+                assumed[_short(note.get("operator"))] += count if is_count(count) else 1
+            case "read" if len(texts) < _MOST_TEXTS:
+                place = (
+                    f" at {_short(note['file'])}:{note['line']}"
+                    if note.get("file") and is_count(note.get("line"))
+                    else ""
+                )
+                texts[f"a value that was assumed was read by the host{place}"] = None
             case "missing":
-                missing[str(note.get("function"))] = None
+                missing[_short(note.get("function"))] = None
     if assumed:
         largest = sorted(assumed, key=lambda name: -assumed[name])
         names = ", ".join(name.removeprefix("aten::") for name in largest[:4])
@@ -184,6 +251,11 @@ def _assumed(notes: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     if missing:
         texts[f"functions of CUDA that are not simulated were called: {', '.join(list(missing)[:6])}"] = None
     return tuple(texts)
+
+
+def _short(value: object) -> str:
+    """Return a text that the script's processes wrote, within bounds."""
+    return value[:_MOST_CHARACTERS] if isinstance(value, str) else "?"
 
 
 def _notes(
@@ -207,6 +279,14 @@ def _notes(
             f"its processes used {bytes_text(outcome.host_peak_bytes)} of host memory, and {request.target.name} has "
             f"{bytes_text(ram)}"
         )
+
+
+def _other_errors(end: End, reader: EventReader) -> Iterable[str]:
+    """Yield the first error of a thread or another process that did not end the script."""
+    errors = [process.exception for process in reader.processes.values() if process.exception]
+    if end in ("finished", "stopped") and errors:
+        more = f" ({count_text(len(errors))} processes)" if len(errors) > 1 else ""
+        yield f"an error of a thread or of another process did not end the script{more}: {errors[0]}"
 
 
 def _unobserved(reader: EventReader) -> Iterable[str]:

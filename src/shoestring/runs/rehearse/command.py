@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
+import warnings
 from pathlib import Path
 
 from shoestring.base.errors import UsageError
 from shoestring.base.reading import JSON_BYTES, read_bytes
 from shoestring.runs.rehearse.request import RehearsalRequest
+
+_MAGICS_OF_CODE = ("%%time", "%%timeit", "%%capture", "%%prun")
+"""The magic commands whose cell is Python."""
+_ASSIGNED_MAGIC = re.compile(r"^(\s*[\w\s,.\[\]]+=\s*)([!%].*)$")
+"""Such as `files = !ls`, which is a list of lines."""
 
 LAUNCHERS = {"torchrun": "torch.distributed.run", "accelerate": "accelerate.commands.accelerate_cli"}
 """The modules of the commands that start one process for each GPU."""
@@ -38,7 +46,18 @@ def _training(request: RehearsalRequest, folder: Path) -> list[str]:
     """Return the arguments that train a recipe on the simulated target, in a directory that ends with the rehearsal."""
     recipe = request.recipe or str(request.recipe_file)
     pairs = [argument for name, value in request.set_values.items() for argument in ("--set", f"{name}={value}")]
-    return ["-P", "-m", "shoestring", "train", recipe, "--run", str(folder / "run"), "--on", request.target.name, *pairs]
+    return [
+        "-P",
+        "-m",
+        "shoestring",
+        "train",
+        recipe,
+        "--run",
+        str(folder / "run"),
+        "--on",
+        request.target.name,
+        *pairs,
+    ]
 
 
 def _script_of_notebook(path: Path, folder: Path) -> Path:
@@ -48,15 +67,42 @@ def _script_of_notebook(path: Path, folder: Path) -> Path:
         cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{path} cannot be read as a notebook: {error}", hint="open and save it in Jupyter") from error
-    lines = [_without_magic(line) for cell in cells for line in (*cell.splitlines(), "")]
+    lines = [line for cell in cells for line in (*_lines_of_cell(cell), "")]
     script = folder / f"{path.stem}.py"
     script.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return script
 
 
+def _lines_of_cell(cell: str) -> list[str]:
+    """Return a cell as Python, with as many lines: commands of IPython and of the shell are not rehearsed."""
+    lines = cell.splitlines()
+    if _is_python(cell):  # a line may also begin with the operator %
+        return lines
+    first = next((line.split()[0] for line in lines if line.strip()), "")
+    if first.startswith("%%") and first not in _MAGICS_OF_CODE:
+        return [f"# {line}" for line in lines]
+    found = []
+    continues = False
+    for line in lines:
+        if continues:  # of the line before
+            found.append(f"# {line}")
+            continues = line.rstrip().endswith("\\")
+            continue
+        is_magic = line.lstrip().startswith(("%", "!", "?")) or line.rstrip().endswith("?")
+        continues = is_magic and line.rstrip().endswith("\\")
+        found.append(_without_magic(line) if is_magic else _ASSIGNED_MAGIC.sub(r"\1[]  # \2", line))
+    return found
+
+
+def _is_python(cell: str) -> bool:
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            ast.parse(cell)
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    return True
+
+
 def _without_magic(line: str) -> str:
-    """Return a line of a cell as Python: commands of IPython and of the shell are not rehearsed."""
     stripped = line.lstrip()
-    if stripped.startswith(("%", "!")):
-        return f"{line[: len(line) - len(stripped)]}pass  # {stripped}"
-    return line
+    return f"{line[: len(line) - len(stripped)]}pass  # {stripped}"

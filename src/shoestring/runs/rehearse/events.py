@@ -5,19 +5,31 @@ The files come from the script's own processes, so nothing in them is trusted: a
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shoestring.base.reading import is_count, parse_json, read_lines
+from shoestring.base.reading import LINE_BYTES, is_count, number, open_file, parse_json, read_lines
 from shoestring.base.units import MIB
 from shoestring.runs.rehearse.rehearsal import Frame, Holder, OutOfMemory
 
 _FILE_BYTES = 256 * MIB
 """The longest file of events that is read."""
+_READ_BYTES = 16 * MIB
+"""What is read of a file at once, while the script runs."""
+_MOST_FILES = 1000
+"""So many processes are read, each of which has a file of events."""
+_MOST_ENTRIES = 20_000
+"""So many entries of the folder are looked at: the simulator makes four for each process."""
+_MOST_ERRORS = 200
+"""So many errors of a process are kept; all are counted."""
+_MOST_NOTES = 100_000
+_MOST_CHARACTERS = 2000
+"""The longest text that is kept."""
 
 
 @dataclass
@@ -25,6 +37,10 @@ class ProcessEvents:
     """What one process has observed, in the order of its lines."""
 
     pid: int
+    begun: float = -math.inf
+    """When it began to use a device; all processes have the same clock."""
+    ended: float = math.inf
+    """When it ended; infinite if it did not tell."""
     rank: int | None = None
     local_rank: int | None = None
     updates: int = 0
@@ -34,11 +50,15 @@ class ProcessEvents:
     stopped: bool = False
     """Whether it ended itself after the updates that were asked for."""
     errors: list[OutOfMemory] = field(default_factory=list)
+    """The last of the out-of-memory errors."""
+    error_count: int = 0
     holders: list[Holder] = field(default_factory=list)
     """What held the memory at the last of `errors`."""
     exception: str = ""
     """The type and message of an exception that nothing caught."""
     exception_is_out_of_memory: bool = False
+    failed: float = math.inf
+    """When that exception was raised: those of other processes may follow from it."""
     written_bytes: int = 0
     """The most bytes that the files it wrote had at the same time."""
     observer_errors: list[str] = field(default_factory=list)
@@ -55,12 +75,12 @@ class EventReader:
 
     def read(self) -> None:
         """Read what was written since the last call."""
-        for path in sorted(self._folder.glob("events.*.jsonl")):
-            with suppress(OSError, ValueError):
-                pid = int(path.name.split(".")[1])
+        for pid, path in _numbered(self._folder, "events.", ".jsonl"):
+            if pid in self.processes or len(self.processes) < _MOST_FILES:
                 process = self.processes.setdefault(pid, ProcessEvents(pid))
-                for event in self._new_events(path):
-                    _apply(process, event)
+                with suppress(OSError, ValueError):
+                    for event in self._new_events(path):
+                        _apply(process, event)
 
     @property
     def updates(self) -> int:
@@ -75,10 +95,12 @@ class EventReader:
 
     def _new_events(self, path: Path) -> Iterator[Mapping[str, Any]]:
         offset = self._offsets.get(path, 0)
-        with path.open("rb") as file:
+        with os.fdopen(open_file(path, follow=False), "rb") as file:
             file.seek(offset)
-            content = file.read(max(0, _FILE_BYTES - offset))
+            content = file.read(max(0, min(_READ_BYTES, _FILE_BYTES - offset)))
         complete = content[: content.rfind(b"\n") + 1]
+        if not complete and len(content) > LINE_BYTES:
+            complete = content  # no event is as long, so nothing of this line is one
         self._offsets[path] = offset + len(complete)
         for line in complete.splitlines():
             with suppress(ValueError):
@@ -92,6 +114,11 @@ def _apply(process: ProcessEvents, event: Mapping[str, Any]) -> None:
     match event.get("kind"):
         case "process":
             process.rank, process.local_rank = _count(event, "rank"), _count(event, "local_rank")
+            begun = number(event.get("time"))
+            process.begun = process.begun if begun is None else begun
+        case "exit":
+            ended = number(event.get("time"))
+            process.ended = process.ended if ended is None else ended
         case "phase":
             process.phase = _text(event, "phase") or process.phase
         case "update":
@@ -100,15 +127,19 @@ def _apply(process: ProcessEvents, event: Mapping[str, Any]) -> None:
             process.total_updates = _count(event, "total_updates")
             process.total_source = _text(event, "source")
         case "out_of_memory":
-            process.errors.append(_out_of_memory(event))
+            process.error_count += 1
+            process.errors = [*process.errors[1 - _MOST_ERRORS :], _out_of_memory(event)]
             process.holders = [holder for item in _items(event, "holders") if (holder := _holder(item))]
         case "exception":
             process.exception = f"{_text(event, 'type')}: {_text(event, 'message')}".strip(": ")
             process.exception_is_out_of_memory = event.get("out_of_memory") is True
+            failed = number(event.get("time"))
+            process.failed = process.failed if failed is None else failed
         case "files":
             process.written_bytes = max(process.written_bytes, _count(event, "largest_total_bytes") or 0)
         case "observer_error":
-            process.observer_errors.append(f"{_text(event, 'function')}: {_text(event, 'error')[:200]}")
+            if len(process.observer_errors) < _MOST_ERRORS:
+                process.observer_errors.append(f"{_text(event, 'function')[:100]}: {_text(event, 'error')[:200]}")
         case "stopped":
             process.stopped = True
 
@@ -154,17 +185,30 @@ def _count(event: Mapping[str, Any], name: str) -> int | None:
 
 def _text(event: Mapping[str, Any], name: str) -> str:
     value = event.get(name)
-    return value if isinstance(value, str) else ""
+    return value[:_MOST_CHARACTERS] if isinstance(value, str) else ""
 
 
 def read_notes(folder: Path) -> list[Mapping[str, Any]]:
     """Return the notes of all processes on assumed values and on functions of CUDA that are not simulated."""
     notes: list[Mapping[str, Any]] = []
-    for path in sorted(folder.glob("notes.*")):
+    for _, path in _numbered(folder, "notes.", ""):
         with suppress(OSError, ValueError):
             for line in read_lines(path, follow=False, max_bytes=_FILE_BYTES):
+                if len(notes) == _MOST_NOTES:
+                    return notes
                 with suppress(ValueError):
-                    note = json.loads(line or b"null")
+                    note = parse_json(line or b"null", strict=False)
                     if isinstance(note, dict):
                         notes.append(note)
     return notes
+
+
+def _numbered(folder: Path, beginning: str, end: str) -> Iterable[tuple[int, Path]]:
+    """Return the files of processes, of which each has its number in the name, in the order of the numbers."""
+    found = []
+    with suppress(OSError), os.scandir(folder) as entries:
+        for _, entry in zip(range(_MOST_ENTRIES), entries, strict=False):
+            number = entry.name.removeprefix(beginning).removesuffix(end)
+            if f"{beginning}{number}{end}" == entry.name and number.isascii() and number.isdigit() and len(number) < 11:
+                found.append((int(number), Path(entry.path)))
+    return sorted(found)

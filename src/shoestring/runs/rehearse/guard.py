@@ -1,10 +1,11 @@
 """The process between a rehearsal and its script: python guard.py CONTROL REPORT FOLDER STDOUT COMMAND...
 
-It starts the script and is the parent of every process that the script leaves behind, also of one that made a session
-of its own (a daemon, the ranks of torchrun): so all can be found and ended. CONTROL and REPORT are descriptors of pipes.
-From the first it reads the script's environment, and then `end` or `kill`, for which it ends all of them, and `done`.
-When that pipe ends without `done`, the rehearsal itself was killed: all processes are ended and FOLDER is removed. To
-the second it writes `started PID`, `exited STATUS` and `ended`. Nothing of Shoestring is imported, so it starts at once.
+It starts the script and is the parent of every process that the script leaves behind, also of one that made a
+session of its own (a daemon, the ranks of torchrun): so all can be found and ended. CONTROL and REPORT are descriptors
+of pipes. From the first it reads the script's environment, and then `end` or `kill`, for which it ends all of them, and
+`done`. When that pipe ends without `done`, the rehearsal itself was killed: all processes are ended and FOLDER is
+removed. To the second it writes `started PID`, `exited STATUS` and `ended`. Nothing of Shoestring is imported, so it
+starts at once.
 """
 
 import ctypes

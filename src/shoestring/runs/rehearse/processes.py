@@ -115,6 +115,11 @@ def _noticed_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
+def _sleep(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False
+
+
 class _Script:
     """A script's processes, below a guard that ends them also if this process is killed."""
 
@@ -135,7 +140,9 @@ class _Script:
             )
         except OSError as error:
             self._close()
-            raise RunError(f"the script could not be started: {error}", hint="check the memory and ulimit -u") from error
+            raise RunError(
+                f"the script could not be started: {error}", hint="check the memory and ulimit -u"
+            ) from error
         finally:
             os.close(control)
             os.close(report)
@@ -190,7 +197,7 @@ class _Script:
             if is_urgent():
                 self._write(b"kill\n")
         if not self._has_ended:
-            guard.end(self._session_members, 0.0, lambda seconds: bool(time.sleep(seconds)))
+            guard.end(self._session_members, 0.0, _sleep)
 
     def _session_members(self) -> set[int]:
         """Return those of the script's session, which are known also without the guard."""

@@ -7,6 +7,7 @@ the person did not name. What its processes observe goes to a folder that is rem
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import tempfile
@@ -17,15 +18,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from shoestring.base.errors import UsageError
 from shoestring.base.system_errors import explaining
 from shoestring.planning.simulator import environment, nvidia_smi, prepare
-from shoestring.planning.simulator.build import libraries
+from shoestring.planning.simulator.build import SimulatorLibraries, libraries
 from shoestring.planning.simulator.statistics import read_statistics
 from shoestring.runs.rehearse import command, processes
 from shoestring.runs.rehearse.answer import answer
 from shoestring.runs.rehearse.events import EventReader
 from shoestring.runs.rehearse.rehearsal import Rehearsal
 from shoestring.runs.rehearse.request import Progress, RehearsalRequest
+
+_SEPARATOR = re.compile(r"[\s:;]")
 
 
 def rehearse(
@@ -47,6 +51,8 @@ def rehearse(
 def _rehearse(
     request: RehearsalRequest, say: Callable[[str], object], progress: Callable[[Progress], object]
 ) -> Rehearsal:
+    with explaining("there is no current folder"):
+        current = Path.cwd()  # the script may remove it
     interpreter, build = prepare.find(request.stack)
     compiled = libraries(build, lambda name, finished, count: say(f"compiling {name}, {finished} of {count}"))
     with (
@@ -58,7 +64,12 @@ def _rehearse(
         records.mkdir()
         python = prepare.make_environment(folder / "environment", interpreter, build)
         variables = environment.simulated(
-            os.environ, compiled, request.target, records, values=request.values, updates=request.updates
+            os.environ,
+            _loadable(compiled, folder / "libraries"),
+            request.target,
+            records,
+            values=request.values,
+            updates=request.updates,
         )
         if request.script and request.script.suffix == ".ipynb":  # its code runs from another folder
             search = [str(request.script.parent.absolute()), *filter(None, [variables.get("PYTHONPATH", "")])]
@@ -82,7 +93,23 @@ def _rehearse(
             stdout_to_stderr=request.json,
             poll=poll,
         )
-        return answer(request, interpreter, build, records, reader, outcome, time.monotonic() - started)
+        seconds = time.monotonic() - started
+        with _outside_of_removed(current):
+            return answer(request, interpreter, build, records, reader, outcome, seconds, current)
+
+
+def _loadable(compiled: SimulatorLibraries, link: Path) -> SimulatorLibraries:
+    """Return libraries with paths that LD_PRELOAD can name: a link stands for a folder with a space or a colon."""
+    if not _SEPARATOR.search(str(compiled.folder)):
+        return compiled
+    if _SEPARATOR.search(str(link)):
+        raise UsageError(
+            f"the folder {link.parent.parent} has a space, a colon or a semicolon in its name, which no list of "
+            "libraries can have",
+            hint="choose another one for temporary files: TMPDIR=/tmp shoestring rehearse ...",
+        )
+    link.symlink_to(compiled.folder)
+    return SimulatorLibraries(folder=link, preloaded=tuple(link / path.name for path in compiled.preloaded))
 
 
 def _commands(folder: Path, python: Path) -> Path:
@@ -96,15 +123,28 @@ def _commands(folder: Path, python: Path) -> Path:
 
 
 @contextmanager
+def _outside_of_removed(current: Path) -> Iterator[None]:
+    """Leave the current folder meanwhile if the script has removed it: there, PyTorch's MKL ends the process."""
+    if current.exists():
+        yield
+        return
+    descriptor = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    os.chdir("/")
+    try:
+        yield
+    finally:
+        os.fchdir(descriptor)
+        os.close(descriptor)
+
+
+@contextmanager
 def _interrupting_signals() -> Iterator[None]:
     """Let SIGTERM and SIGHUP raise KeyboardInterrupt, unless the caller handles or ignores them."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    numbers = [
-        number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL
-    ]
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
     if threading.current_thread() is not threading.main_thread():
         numbers = []
     try:

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +63,12 @@ class Events:
         for function, error in new_errors().items():  # an observer that failed: what it observes is missing
             line += _line("observer_error", {"function": function, "error": error})
         path = f"{self._folder}/events.{self._process}.jsonl"
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            os.write(descriptor, line.encode("utf-8", "backslashreplace"))
-        finally:
-            os.close(descriptor)
+        with suppress(OSError):  # a full disk or too many open files: what the caller observes goes on
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                os.write(descriptor, line.encode("utf-8", "backslashreplace"))
+            finally:
+                os.close(descriptor)
 
 
 def _line(kind: str, values: dict[str, Any]) -> str:

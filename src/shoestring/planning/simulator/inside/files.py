@@ -15,6 +15,8 @@ from .quiet import quiet
 MOST_FILES = 2000
 LISTED_FILES = 200
 SECONDS_BETWEEN = 5.0
+_SPARSE = 2**20
+_BLOCK = 512
 _WRITTEN = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _NO_FILES = ("/dev/", "/proc/", "/sys/")
 
@@ -82,8 +84,9 @@ class Files:
             except OSError:
                 continue
             if stat.S_ISREG(status.st_mode):
-                total += status.st_size
-                self._sizes[name] = max(largest, status.st_size)
+                size = _size_on_disk(status)
+                total += size
+                self._sizes[name] = max(largest, size)
         self._largest = max(self._largest, total)
         self._measured_at = time.monotonic()
 
@@ -100,6 +103,11 @@ class Files:
     def restart(self) -> None:
         """Begin again, in a process that was forked from this one."""
         self._sizes, self._largest, self._written_state = {}, 0, (0, 0)
+
+
+def _size_on_disk(status: os.stat_result) -> int:
+    """The bytes of a file, of which a large one may have parts that were never written and take no space."""
+    return status.st_size if status.st_size <= _SPARSE else min(status.st_size, status.st_blocks * _BLOCK)
 
 
 def _absolute(path: Any) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import types
 from typing import Any
 
 import torch
@@ -92,7 +93,23 @@ class OutOfMemory:
         )
 
     def _holders(self, device: int) -> list[dict[str, Any]]:
-        return holders(torch.cuda.memory._snapshot(), device, self._updates.backward_line)
+        return holders(_snapshot(), device, self._updates.backward_line)
+
+
+def _snapshot() -> Any:
+    """Return the allocator's state, without importing PyTorch's compiler.
+
+    To name the lines of compiled code, PyTorch asks for `torch._inductor`, which imports it: for seconds, and with
+    some hundred megabytes.
+    """
+    imported = "_inductor" in vars(torch)
+    if not imported:
+        vars(torch)["_inductor"] = types.SimpleNamespace()
+    try:
+        return torch.cuda.memory._snapshot()
+    finally:
+        if not imported:
+            vars(torch).pop("_inductor", None)
 
 
 def _current(statistics: dict[str, Any], name: str) -> int | None:

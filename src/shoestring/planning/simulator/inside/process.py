@@ -26,6 +26,10 @@ _THREADS_SECONDS = 0.05
 """How long threads of PyTorch have to finish before the interpreter ends."""
 
 
+_MOST_REFUSALS = 5
+"""After so many updates too many, the process is ended without its consent."""
+
+
 def observe(folder: str | None, libraries: str | None, last_update: int | None) -> None:
     """Begin to observe this process, which writes to `folder` and, if there is a last update, ends itself after it."""
     events = Events(folder)
@@ -78,7 +82,9 @@ def observe(folder: str | None, libraries: str | None, last_update: int | None) 
         if not stopped:
             stopped.append(True)
             events.write("stopped", update=update)
-        if threading.current_thread() is threading.main_thread():
+        refusals.append(True)
+        # A script may catch the exception and go on.
+        if threading.current_thread() is threading.main_thread() and len(refusals) < _MOST_REFUSALS:
             raise SystemExit(0)
         end()  # in another thread, the exception would end that thread only
         sys.stdout.flush()
@@ -98,6 +104,7 @@ def observe(folder: str | None, libraries: str | None, last_update: int | None) 
 
     totals_written: list[bool] = []
     stopped: list[bool] = []
+    refusals: list[bool] = []
     updates.after_update.append(after_update)
     quiet(updates.install)()
     quiet(watch_functions)(phases, files)

@@ -187,7 +187,12 @@ EXPORT int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   return error::success;
 }
 
-EXPORT int cuCtxSetLimit(int, size_t) { return error::success; }
+EXPORT int cudaDeviceGetLimit(size_t* value, int limit);
+EXPORT int cudaDeviceSetLimit(int limit, size_t value);
+
+// The driver and the runtime number limits alike.
+EXPORT int cuCtxGetLimit(size_t* value, int limit) { return cudaDeviceGetLimit(value, limit); }
+EXPORT int cuCtxSetLimit(int limit, size_t value) { return cudaDeviceSetLimit(limit, value); }
 EXPORT int cuCtxEnablePeerAccess(void*, unsigned) { return error::peer_access_unsupported; }
 
 EXPORT int cuStreamCreate(void** stream, unsigned flags) {

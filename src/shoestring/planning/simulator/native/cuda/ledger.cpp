@@ -17,6 +17,7 @@
 
 #include "arena.h"
 #include "configuration.h"
+#include "devices.h"
 #include "interface.h"
 
 namespace simulator {
@@ -60,7 +61,7 @@ bool lives(const LedgerSlot& slot) {
 }
 
 void fill_header(LedgerHeader* header) {
-  header->version = 1;
+  header->version = 2;
   header->slots = slot_count;
   header->gpus = static_cast<uint32_t>(configuration().gpus);
   header->slot_bytes = sizeof(LedgerSlot);
@@ -112,7 +113,8 @@ void Ledger::open_file(const char* folder) {
   struct stat status {};
   fstat(file, &status);
   const bool is_new = status.st_size < static_cast<off_t>(ledger_bytes);
-  if (is_new && ftruncate(file, ledger_bytes) != 0) {
+  // On a full disk a page without a place there would end the process when it is first written.
+  if (is_new && posix_fallocate(file, 0, ledger_bytes) != 0) {
     close(file);
     return;
   }
@@ -134,18 +136,23 @@ void Ledger::open_private() {
   fill_header(header_);
 }
 
-// A slot for this process: one that was never used, otherwise one of a process that has ended.
+// A slot for this process: its own of before an exec, whose memory is gone, otherwise one that was never used, otherwise one of a
+// process that has ended.
 LedgerSlot* Ledger::own_slot() {
   if (own_ != nullptr) return own_;
   LedgerSlot* const end = slots_ + slot_count;
-  LedgerSlot* slot = std::find_if(slots_, end, [](const LedgerSlot& candidate) { return candidate.pid == 0; });
+  const pid_t pid = getpid();
+  LedgerSlot* slot = std::find_if(slots_, end, [pid](const LedgerSlot& candidate) { return candidate.pid == pid; });
+  if (slot == end) slot = std::find_if(slots_, end, [](const LedgerSlot& candidate) { return candidate.pid == 0; });
   if (slot == end) slot = std::find_if(slots_, end, [](const LedgerSlot& candidate) { return !lives(candidate); });
   if (slot == end) return nullptr;
   *slot = LedgerSlot{};
-  slot->pid = getpid();
+  slot->pid = pid;
   slot->started = process_state(slot->pid).started;
   slot->arena_begin = Arena::get().begin();
   slot->arena_end = Arena::get().end();
+  for (int device = 0; device < most_gpus; ++device)
+    slot->gpus[device] = static_cast<int8_t>(is_device_number(device) ? gpu_of(device) : -1);
   return own_ = slot;
 }
 

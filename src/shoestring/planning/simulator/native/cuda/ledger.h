@@ -1,13 +1,14 @@
 // The ledger: who uses how much memory of which simulated GPU. The processes of a rehearsal share the file FOLDER/ledger; without
 // a folder a process keeps one for itself.
 //
-// Layout of the file, little-endian, version 1 (Python's struct format in parentheses):
+// Layout of the file, little-endian, version 2 (Python's struct format in parentheses):
 //   header, 192 bytes:  char magic[8] "SHOELEDG"; uint32 version, slots, gpus, slot_bytes; uint64 memory (bytes of a GPU);
 //                       uint64 reserved[4]; uint64 peak[16] (largest use of each GPU by all processes together)
 //                       ("<8s4IQ4Q16Q")
-//   slots x 288 bytes:  int32 pid (0: never used); uint32 reserved; uint64 started (of the process, clock ticks after boot:
-//                       field 22 of /proc/PID/stat); uint64 arena_begin, arena_end; uint64 used[16]; uint64 peak[16]
-//                       ("<iI3Q16Q16Q")
+//   slots x 304 bytes:  int32 pid (0: never used); uint32 reserved; uint64 started (of the process, clock ticks after boot:
+//                       field 22 of /proc/PID/stat); uint64 arena_begin, arena_end; uint64 used[16]; uint64 peak[16];
+//                       int8 gpus[16] (which GPU each of the process's devices is; -1: it has no such device)
+//                       ("<iI3Q16Q16Q16b")
 // The index of a GPU is its number without CUDA_VISIBLE_DEVICES. What a process that no longer exists used does not count; its
 // slot stays readable until no other is free.
 #pragma once
@@ -43,8 +44,9 @@ struct LedgerSlot {
   uint64_t arena_end;
   uint64_t used[most_gpus];
   uint64_t peak[most_gpus];
+  int8_t gpus[most_gpus];
 };
-static_assert(sizeof(LedgerSlot) == 288);
+static_assert(sizeof(LedgerSlot) == 304);
 
 struct ProcessUse {
   int32_t pid;

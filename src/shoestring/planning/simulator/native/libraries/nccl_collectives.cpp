@@ -71,7 +71,7 @@ class Collective {
     const size_t bytes = operation_.count * element_;
     if (const Status status = communicator_.agree(operation_.kind, bytes, operation_.peer); status != SUCCESS) return status;
     // Also where nothing is copied, no rank goes on before all have seen that they called the same.
-    if (!simulator_copies(bytes)) return communicator_.barrier();
+    if (!is_moved(operation_.type, bytes)) return communicator_.barrier();
     const size_t step = SLOT_BYTES / element_;
     for (size_t begin = 0; begin < plan.elements; begin += step) {
       const size_t end = std::min(begin + step, plan.elements);
@@ -107,6 +107,8 @@ class Collective {
 };
 
 }  // namespace
+
+bool is_moved(int type, size_t bytes) { return simulator_copies(is_whole_number(type) ? bytes / 4 : bytes); }
 
 Status run_collective(Communicator& communicator, const Operation& operation) { return Collective(communicator, operation).run(); }
 

@@ -33,7 +33,7 @@ class Message {
  public:
   Message(Communicator& communicator, const Operation& operation)
       : communicator_(communicator), operation_(operation), bytes_(operation.count * element_bytes(operation.type)) {
-    copies_ = simulator_copies(bytes_);
+    copies_ = is_moved(operation.type, bytes_);
   }
 
   bool is_done() const { return is_done_; }

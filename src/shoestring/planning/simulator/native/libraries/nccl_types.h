@@ -42,6 +42,8 @@ inline size_t element_bytes(int type) {
   }
 }
 
+inline bool is_whole_number(int type) { return type <= UINT64; }
+
 // ncclRedOp_t. Higher numbers are operations that a program created.
 enum Operator { SUM, PRODUCT, MAXIMUM, MINIMUM, AVERAGE, BUILT_IN_OPERATORS };
 

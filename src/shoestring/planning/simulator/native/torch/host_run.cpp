@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <c10/util/Exception.h>
 
 #include <mutex>
@@ -106,6 +107,21 @@ uint64_t seed_of(const at::Generator& generator, uint64_t salt) {
   at::Generator copy = generator;
   const std::lock_guard<std::mutex> lock(copy.mutex());
   return mixed(mixed(copy.current_seed(), copy.get_offset()), salt);
+}
+
+std::function<uint64_t()> seed_at_replay(const at::Generator& generator, uint64_t order) {
+  at::Generator copy = generator;
+  try {
+    const std::lock_guard<std::mutex> lock(copy.mutex());
+    // Drawing nothing tells where PyTorch puts the generator's seed and offset before a replay, and how much of the graph's
+    // random numbers the operators before this one take.
+    const at::PhiloxCudaState state = at::check_generator<at::CUDAGeneratorImpl>(copy)->philox_cuda_state(0);
+    if (state.captured_) {
+      return [state] { return mixed(mixed(*state.seed_.ptr, *state.offset_.ptr + state.offset_intragraph_), 0); };
+    }
+  } catch (const c10::Error&) {  // the generator is not registered with the graph
+  }
+  return [copy, order] { return seed_of(copy, order); };
 }
 
 std::optional<std::string> run_on_host(const c10::OperatorHandle& handle, const OperatorTraits& traits, const Stack& arguments,

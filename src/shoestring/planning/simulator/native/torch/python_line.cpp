@@ -3,6 +3,8 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
+
 namespace simulator {
 namespace {
 
@@ -63,6 +65,14 @@ std::string file_of(const Python& python, void* frame) {
   return name;
 }
 
+bool is_in_folder(const std::string& file, const char* folder) { return folder != nullptr && *folder != '\0' && file.rfind(folder, 0) == 0; }
+
+// Frames that are passed over: those of PyTorch, and of the functions that observe the program in place of PyTorch's.
+bool is_of_torch(const std::string& file) {
+  return file.find("site-packages/torch/") != std::string::npos || file.find("<frozen") == 0 ||
+         is_in_folder(file, std::getenv("SHOESTRING_SIMULATOR_INSIDE"));
+}
+
 }  // namespace
 
 std::optional<PythonLine> python_line() {
@@ -75,7 +85,7 @@ std::optional<PythonLine> python_line() {
   if (frame != nullptr) python.increment(frame);
   for (int depth = 0; frame != nullptr && depth < 50; ++depth) {
     const std::string file = file_of(python, frame);
-    const bool of_torch = file.find("site-packages/torch/") != std::string::npos || file.find("<frozen") == 0;
+    const bool of_torch = is_of_torch(file);
     if (!found || !of_torch) found = PythonLine{file, python.line(frame)};
     void* const outer = of_torch ? python.back(frame) : nullptr;
     python.decrement(frame);

@@ -11,11 +11,19 @@ namespace {
 // consistent with each other.
 constexpr size_t bytes_of_numbers = 64;
 
-// Masks, labels and positions decide which rows are selected and how large what follows is, and are few beside weights and
-// activations: larger ones are computed. Whole numbers of one byte are weights of quantized models, or images.
+// Masks, labels, positions, and the bytes of Python objects that processes exchange decide what a program does and how large
+// what follows is, and are few beside weights and activations: larger ones are computed.
 size_t factor(at::ScalarType type) {
-  if (type == at::kBool) return 256;
-  return type == at::kInt || type == at::kLong ? 64 : 1;
+  switch (type) {
+    case at::kBool:
+      return 256;
+    case at::kByte:
+    case at::kInt:
+    case at::kLong:
+      return 64;
+    default:
+      return 1;
+  }
 }
 
 }  // namespace

@@ -104,6 +104,8 @@ class ValueKernel final : public c10::OperatorKernel {
 
     const std::optional<std::string> refusal = reason_against(call);
     std::optional<uint64_t> seed;
+    std::function<uint64_t()> replayed_seed;
+    if (traits_.random && captured) replayed_seed = seed_at_replay(call.generator, simulator_capture_order(stream));
     if (traits_.random && !captured) seed = seed_of(call.generator);  // the genuine kernel advances the generator
     std::vector<at::Tensor> saved;
     if (!refusal && !captured) saved = save_written(call);
@@ -120,7 +122,7 @@ class ValueKernel final : public c10::OperatorKernel {
     } else if (has_results && !is_always_computed(traits_.name) && !fits(results_of(*stack))) {
       assume(call, stack, why_too_large(), captured);
     } else if (captured) {
-      compute_in_graph(call, stack, stream);
+      compute_in_graph(call, stack, stream, replayed_seed);
     } else {
       compute(call, stack, has_results, saved, seed);
     }
@@ -245,17 +247,15 @@ class ValueKernel final : public c10::OperatorKernel {
   }
 
   // A graph keeps host tensors over the memory, and so no memory of the device, as a genuine one.
-  void compute_in_graph(const Call& call, Stack* stack, void* stream) {
+  void compute_in_graph(const Call& call, Stack* stack, void* stream, const std::function<uint64_t()>& replayed_seed) {
     const BelowDispatch below;
     const Stack arguments = host_arguments(call);
     const Stack results = host_results(*stack);
-    const uint64_t order = simulator_capture_order(stream);
-    const at::Generator generator = call.generator;
-    simulator_capture(stream, new std::function<void()>([this, arguments, results, generator, order] {
+    simulator_capture(stream, new std::function<void()>([this, arguments, results, replayed_seed] {
       const BelowDispatch replayed;
       Stack written = results;
       std::optional<uint64_t> seed;
-      if (traits_.random) seed = seed_of(generator, order);
+      if (replayed_seed) seed = replayed_seed();
       run_on_host(handle_, traits_, arguments, written, false, seed);
     }));
     mark_outcome(call, *stack, false);
