@@ -258,7 +258,7 @@ BENCHMARKS = (
         "the scripts, their data and random weights (benchmarks/rehearse/prepare_scripts.py)",
     ),
     _benchmark(
-        "rehearse_allocations",
+        "rehearse-allocations",
         "Are the allocations of estimates those of PyTorch's own allocator?",
         "-m benchmarks.rehearse.allocations --json OUT",
         "the stack kaggle of rehearsals (shoestring rehearse --prepare --stack kaggle)",

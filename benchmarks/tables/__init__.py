@@ -55,6 +55,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "gpu_finetune": gpu.finetune,
     "status": gpu.status,
     "rehearsed_scripts": rehearse.scripts,
+    "rehearsed_allocations": rehearse.allocations,
+    "rehearsed_causes": rehearse.causes,
     "plans": claims.plans,
     "complete": claims.complete,
     "questions": claims.questions,

@@ -6,6 +6,7 @@ from typing import Any
 from benchmarks.tables.markdown import read_result, table
 
 SCRIPTS = "rehearse-ten-scripts"
+ALLOCATIONS = "rehearse-allocations"
 
 
 def scripts() -> str:
@@ -41,3 +42,32 @@ def _answer(row: Mapping[str, Any]) -> str:
 
 def _gib(size: int | None) -> str:
     return "–" if size is None else f"{size / 2**30:.2f} GiB"
+
+
+def allocations() -> str:
+    """Return a row for each script: the estimate as a share of what PyTorch's allocator did."""
+    rows = []
+    for row in read_result(ALLOCATIONS)["rows"]:
+        estimate, simulated = row["estimate"], row["simulated"]
+        replayed = row["simulated_requests_replayed"]
+        shares = [f"{estimate[name] / simulated[name]:.4f}" for name in ("requested", "allocated", "reserved")]
+        same = all(replayed[name] == simulated[name] for name in ("allocated", "reserved", "segments"))
+        requests = f"{estimate['requests_of_update']:,} / {simulated['requests_of_update']:,}"
+        rows.append([row["name"], requests, *shares, "yes" if same else "no"])
+    head = ("script", "requests of an update", "requested", "allocated", "reserved", "replayed to the byte")
+    return table(head, rows)
+
+
+def causes() -> str:
+    """Return a row for each cause of differences, with the requests of an update that it makes differ."""
+    result = read_result(ALLOCATIONS)
+    counts: dict[str, dict[str, int]] = {name: {} for name in result["causes"]}
+    for row in result["rows"]:
+        for difference in row["differences"]:
+            per_script = counts[difference["cause"]]
+            per_script[row["name"]] = per_script.get(row["name"], 0) + difference["allocations_of_update"]
+    rows = [
+        [name, text, ", ".join(f"{script} {count}" for script, count in counts[name].items() if count) or "–"]
+        for name, text in result["causes"].items()
+    ]
+    return table(("cause", "reason", "requests of an update"), rows)

@@ -84,6 +84,27 @@ EXCEPTIONS = {
         )
     },
     ("training/checkpoint/presence.py", "open"): "a directory, to compare it later",
+    **{
+        (f"planning/simulator/{module}.py", name): reason
+        for module, name, reason in (
+            ("build", "open", "creates a lock"),
+            ("build", "read_bytes", "sources of this package"),
+            ("build", "read_text", "sources of this package"),
+            ("prepare", "open", "creates a lock"),
+            ("prepare", "read_bytes", "a command of the environment that runs"),
+            ("stacks", "open", "creates a lock"),
+            ("stacks", "read_bytes", "a list of this package"),
+            ("stacks", "read_text", "a list of this package"),
+            ("torch_builds", "loads", PIPE),
+            ("torch_builds", "read_text", "metadata of the installed PyTorch"),
+            ("inside/events", "open", "writes events, without Shoestring"),
+        )
+    },
+    ("runs/rehearse/guard.py", "open"): f"{SYSTEM}, without Shoestring",
+    ("runs/rehearse/rehearse.py", "open"): "the current folder, to return to it",
+    ("runs/rehearse/host_memory.py", "open"): SYSTEM,
+    ("runs/rehearse/host_memory.py", "read_text"): SYSTEM,
+    ("planning/simulator/nvidia_smi.py", "open"): f"{SYSTEM}, and the file that its caller names, which is written",
 }
 """Calls that open or parse a file and are not in `reading`, with the reason."""
 

@@ -82,3 +82,26 @@ os._exit(0)
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(tmp_path / "ranks.py")]
     result = run_simulated(launcher, on="kaggle-t4x2", status=None, timeout=60)
     assert "Error" in result.stdout
+
+
+def test_large_objects_and_whole_numbers_are_exchanged_where_few_values_are_computed(run_simulated, tmp_path):
+    (tmp_path / "ranks.py").write_text(
+        """
+import os, torch
+import torch.distributed as dist
+rank = int(os.environ["RANK"])
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl")
+objects = [None, None]
+dist.all_gather_object(objects, "x" * (700_000 + rank))
+numbers = torch.arange(200_000, device="cuda") + rank
+gathered = [torch.empty_like(numbers) for _ in range(2)]
+dist.all_gather(gathered, numbers)
+if rank == 0:
+    print([len(text) for text in objects], [each[-1].item() for each in gathered])
+dist.destroy_process_group()
+"""
+    )
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(tmp_path / "ranks.py")]
+    result = run_simulated(launcher, on="kaggle-t4x2", values="auto", timeout=60)
+    assert result.lines == ["[700000, 700001] [199999, 200000]"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shoestring.base.errors import RunError
-from shoestring.base.reading import read_bytes, reason
+from shoestring.base.reading import parse_json, read_bytes, reason
 
 TRAINING, EVALUATION, GENERATION = 1, 2, 3
 """The phases whose operators are recorded, by the numbers of `simulator_set_phase`."""
@@ -242,9 +241,9 @@ class _Reader:
 
     def add(self, kind: int, payload: bytes) -> None:
         if kind == _OPERATOR_RECORD:
-            self.operators.append(_operator(json.loads(payload)))
+            self.operators.append(_operator(parse_json(payload, strict=False)))
         elif kind == _SIGNATURE_RECORD:
-            number, arguments, results = json.loads(payload)
+            number, arguments, results = parse_json(payload, strict=False)
             operator = self.operators[_index(number, self.operators)]
             self.signatures.append(Signature(operator, tuple(map(_value, arguments)), tuple(map(_value, results))))
         elif kind == _CALL_RECORD:

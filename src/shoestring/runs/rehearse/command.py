@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 import warnings
 from pathlib import Path
 
 from shoestring.base.errors import UsageError
-from shoestring.base.reading import JSON_BYTES, read_bytes
+from shoestring.base.reading import read_json
 from shoestring.runs.rehearse.request import RehearsalRequest
 
 _MAGICS_OF_CODE = ("%%time", "%%timeit", "%%capture", "%%prun")
@@ -63,7 +62,7 @@ def _training(request: RehearsalRequest, folder: Path) -> list[str]:
 def _script_of_notebook(path: Path, folder: Path) -> Path:
     """Write the code cells of a notebook as a script, with its magic commands as comments."""
     try:
-        notebook = json.loads(read_bytes(path, follow=True, max_bytes=JSON_BYTES))
+        notebook = read_json(path, follow=True, strict=False)
         cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{path} cannot be read as a notebook: {error}", hint="open and save it in Jupyter") from error
