@@ -86,7 +86,7 @@ def test_prepared_wheel_comes_before_the_packages_of_the_environment(cpu_interpr
     code = "import torch, safetensors, shoestring; print(torch.__version__, torch.cuda)"
     printed = subprocess.run([str(python), "-I", "-c", code], check=True, capture_output=True, text=True).stdout
     assert printed == "2.13.0+cu130 13.0\n"
-    command = (python.parent / "pytest").read_text().splitlines()[0]
+    command = (python.parent / "shoestring").read_text().splitlines()[0]
     assert command == f"#!{python}"
 
 
@@ -108,8 +108,8 @@ def test_commands_start_in_a_folder_with_a_space_and_a_long_name(cpu_interpreter
     write_torch(tmp_path / "wheel")
     build = TorchBuild(folder=tmp_path / "wheel" / "torch", version="2.13.0+cu130", cuda="13.0")
     python = prepare.make_environment(tmp_path / f"a b {'c' * 150}", cpu_interpreter, build)
-    command = [str(python.parent / "pytest"), "--version"]
-    assert "pytest" in subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    command = [str(python.parent / "shoestring"), "--version"]
+    assert "shoestring" in subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def test_environment_that_has_the_build_is_used_as_it_is(tmp_path):

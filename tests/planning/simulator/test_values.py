@@ -194,7 +194,7 @@ def test_tokens_that_are_assumed_are_valid_and_end_no_text(run_simulated):
         prompts = torch.full((3, 5), 7, device="cuda")
         print(*(model.generate(prompts, max_new_tokens=9, do_sample=sample).shape[1] for sample in (False, True)))
     scores = torch.randn(4, 9000, 3, device="cuda")
-    print(scores.argmax(1).tolist() == scores.argmax(1).tolist(), scores.argmax().item(), scores.max(0).indices.max().item())
+    print(scores.argmax(1).tolist() == scores.argmax(1).tolist(), scores.argmax().item(), scores.max(0)[1].max().item())
     best = torch.randn(2, 30000, device="cuda").topk(4).indices
     drawn = torch.multinomial(torch.rand(2, 30000, device="cuda"), 4)
     print(best.tolist(), drawn.tolist())

@@ -30,11 +30,11 @@ def statistics(pid, index, allocated, reserved):
     return ProcessStatistics(pid=pid, devices=(device,))
 
 
-def peaks(processes, together=(), visible=None, events=None):
+def peaks(processes, combined=(), visible=None, events=None):
     renumbered = [answer._by_gpu(process, (visible or {}).get(process.pid, ())) for process in processes]
     return [
         (device.peak_allocated_bytes // GIB, device.peak_reserved_bytes // GIB, device.outside_bytes // CONTEXT)
-        for device in answer._devices(renumbered, TARGET, together, events or {})
+        for device in answer._devices(renumbered, TARGET, combined, events or {})
     ]
 
 
@@ -53,9 +53,9 @@ def test_processes_that_ran_one_after_the_other_are_not_added():
     assert peaks(processes, [9 * GIB + CONTEXT, 0])[0] == (9, 9, 1)
     small = [statistics(pid, 0, GIB, GIB) for pid in (7, 8, 9)]
     events = {
-        7: ProcessEvents(7, begun=1.0, ended=2.0),
-        8: ProcessEvents(8, begun=3.0, ended=5.0),
-        9: ProcessEvents(9, begun=4.0),
+        7: ProcessEvents(7, start_time=1.0, end_time=2.0),
+        8: ProcessEvents(8, start_time=3.0, end_time=5.0),
+        9: ProcessEvents(9, start_time=4.0),
     }
     assert peaks(small, [2 * GIB + 9 * CONTEXT, 0], events=events)[0] == (2, 2, 2)
 
@@ -100,6 +100,16 @@ def test_end_of_a_script(tmp_path, processes, status, end):
     assert answer._end(outcome, reader)[0] == end
     notes = list(answer._other_errors(end, reader))
     assert bool(notes) == (end == "finished" and len(processes) == 2)
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [(3, ""), (-11, "ended by SIGSEGV"), (-36, "ended by signal 36"), (None, "how it ended is not")],
+)
+def test_signal_that_ended_a_script_is_named(status, error):
+    outcome = Outcome(ending="exited", status=status, host_peak_bytes=1)
+    assert answer._error(outcome, None).startswith(error)
+    assert answer._error(outcome, process(exception="ValueError: x")) == "ValueError: x"
 
 
 def test_first_error_of_several_processes_is_that_of_the_script(tmp_path):

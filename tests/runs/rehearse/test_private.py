@@ -59,6 +59,12 @@ def test_paths_are_shortened(path, short):
         (f"--data={CURRENT}/data --out {HOME}/runs", "--data=./data --out ~/runs"),
         (f"read at {SITE}/torch/x.py:3: item", "read at site-packages/torch/x.py:3: item"),
         ("--hub_token hf_abcdefghijklmnopqrstuv --lr 3", "--hub_token hf_... --lr 3"),
+        ("--hub_token=abcdefgh1234 --lr 3", "--hub_token=... --lr 3"),
+        ("--wandb-api-key 0123456789abcdef x", "--wandb-api-key ... x"),
+        ("KeyError: {'password': 'correct-horse'}", "KeyError: {'password': '...'}"),
+        ("cannot clone https://ann:geheim1@example.org/x.git", "cannot clone https://...@example.org/x.git"),
+        ("--key AKIAABCDEFGHIJKLMNOP and token embedding", "--key AKIA... and token embedding"),
+        ("max_new_tokens=12345678 --tokenizer meta/llama-3", "max_new_tokens=12345678 --tokenizer meta/llama-3"),
         ("learning_rate and/or 3/4", "learning_rate and/or 3/4"),
     ],
 )
@@ -75,6 +81,13 @@ def test_nothing_of_the_machine_is_in_the_answer():
     for text in (json.dumps(rehearsal.json()), str(rehearsal), rehearsal._repr_html_(), repr(rehearsal)):
         assert "ann" not in text and "secret" not in text
     assert rehearsal.private_folders == ()
+
+
+def test_home_that_is_a_link_is_known_by_both_names(tmp_path):
+    (tmp_path / "disk" / "ann").mkdir(parents=True)
+    (tmp_path / "ann").symlink_to(tmp_path / "disk" / "ann")
+    text = f"{tmp_path}/ann/x.py {tmp_path}/disk/ann/y.py"
+    assert shared(rehearsed(error=text), home=tmp_path / "ann", current=CURRENT).error == "~/x.py ~/y.py"
 
 
 def test_root_as_the_current_folder_shortens_nothing():

@@ -216,8 +216,8 @@ def _answer(library: ctypes.CDLL, options: dict[str, str]) -> int:
     """Print what is asked for once."""
     gpus = [Gpu(library, index) for index in range(_count(library))]
     if "--id" in options:
-        wanted = [word.strip() for word in options["--id"].split(",")]
-        gpus = [gpu for gpu in gpus if {str(gpu.index), gpu.uuid, gpu.bus_id} & set(wanted)]
+        identifiers = [word.strip() for word in options["--id"].split(",")]
+        gpus = [gpu for gpu in gpus if {str(gpu.index), gpu.uuid, gpu.bus_id} & set(identifiers)]
         if not gpus:
             print("No devices were found")
             return 6

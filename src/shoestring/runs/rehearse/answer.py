@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -65,7 +67,7 @@ def answer(
             values=request.values,
             end=end,
             exit_status=outcome.status,
-            error=failing.exception if failing and end == "failed" else "",
+            error=_error(outcome, failing) if end == "failed" else "",
             updates=reader.updates,
             total_updates=total,
             total_source="--total-updates" if request.total_updates else leading.total_source if leading else "",
@@ -121,6 +123,17 @@ def _end(outcome: Outcome, reader: EventReader) -> tuple[End, ProcessEvents | No
     return "failed", failed
 
 
+def _error(outcome: Outcome, failing: ProcessEvents | None) -> str:
+    """Return what a failed script's error was: its exception or the signal; empty if neither is known."""
+    if failing and failing.exception:
+        return failing.exception
+    if outcome.status is None:
+        return "how it ended is not known: it has killed the process that started it"
+    with suppress(ValueError):
+        return f"ended by {signal.Signals(-outcome.status).name}" if outcome.status < 0 else ""
+    return f"ended by signal {-outcome.status}"
+
+
 def _is_last(process: ProcessEvents) -> bool:
     """Return whether no update was made after the last out-of-memory error."""
     error = process.errors[-1]
@@ -140,12 +153,12 @@ def _by_gpu(process: ProcessStatistics, visible: Sequence[int]) -> ProcessStatis
 def _devices(
     statistics: Sequence[ProcessStatistics],
     target: Target,
-    together: Sequence[int],
+    combined: Sequence[int],
     events: Mapping[int, ProcessEvents],
 ) -> tuple[DevicePeak, ...]:
     """Return the peaks of each GPU.
 
-    Those of processes that used one at the same time are added, but to no more than what all used `together` at any
+    Those of processes that used one at the same time are added, but to no more than what all used `combined` at any
     time.
     """
     context = target.device.context_bytes[1]
@@ -160,14 +173,14 @@ def _devices(
         # Most processes run when one of them begins.
         groups = [[device for other, device in used if _is_running(events, other, pid)] for pid, _ in used]
         fullest = max(groups, key=lambda group: sum(device.peak_reserved_bytes for device in group), default=[])
-        most = together[index] if index < len(together) and together[index] else _MOST_TOGETHER
-        reserved = _sum_within([device.peak_reserved_bytes for device in fullest], most - context)
+        limit = combined[index] if index < len(combined) and combined[index] else _MOST_TOGETHER
+        reserved = _sum_within([device.peak_reserved_bytes for device in fullest], limit - context)
         peaks.append(
             DevicePeak(
                 index=index,
                 peak_allocated_bytes=_sum_within([device.peak_allocated_bytes for device in fullest], reserved),
                 peak_reserved_bytes=reserved,
-                outside_bytes=_sum_within([context for _ in fullest], most - reserved),
+                outside_bytes=_sum_within([context for _ in fullest], limit - reserved),
                 capacity_bytes=target.device.memory_bytes,
             )
         )
@@ -178,12 +191,12 @@ def _is_running(events: Mapping[int, ProcessEvents], pid: int, beginning: int) -
     """Return whether a process ran when another one began; True if that is not known."""
     if pid not in events or beginning not in events:
         return True
-    return events[pid].begun <= events[beginning].begun <= events[pid].ended
+    return events[pid].start_time <= events[beginning].start_time <= events[pid].end_time
 
 
-def _sum_within(sizes: Sequence[int], most: int) -> int:
+def _sum_within(sizes: Sequence[int], limit: int) -> int:
     """Return the sum, but not more than `most` unless one alone is."""
-    return max(min(sum(sizes), most), max(sizes, default=0))
+    return max(min(sum(sizes), limit), max(sizes, default=0))
 
 
 def _phases(statistics: Sequence[ProcessStatistics], seconds: Mapping[str, float]) -> tuple[PhasePeak, ...]:
@@ -285,8 +298,8 @@ def _other_errors(end: End, reader: EventReader) -> Iterable[str]:
     """Yield the first error of a thread or another process that did not end the script."""
     errors = [process.exception for process in reader.processes.values() if process.exception]
     if end in ("finished", "stopped") and errors:
-        more = f" ({count_text(len(errors))} processes)" if len(errors) > 1 else ""
-        yield f"an error of a thread or of another process did not end the script{more}: {errors[0]}"
+        addition = f" ({count_text(len(errors))} processes)" if len(errors) > 1 else ""
+        yield f"an error of a thread or of another process did not end the script{addition}: {errors[0]}"
 
 
 def _unobserved(reader: EventReader) -> Iterable[str]:

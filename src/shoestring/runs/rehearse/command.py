@@ -80,17 +80,17 @@ def _lines_of_cell(cell: str) -> list[str]:
     first = next((line.split()[0] for line in lines if line.strip()), "")
     if first.startswith("%%") and first not in _MAGICS_OF_CODE:
         return [f"# {line}" for line in lines]
-    found = []
+    converted = []
     continues = False
     for line in lines:
         if continues:  # of the line before
-            found.append(f"# {line}")
+            converted.append(f"# {line}")
             continues = line.rstrip().endswith("\\")
             continue
         is_magic = line.lstrip().startswith(("%", "!", "?")) or line.rstrip().endswith("?")
         continues = is_magic and line.rstrip().endswith("\\")
-        found.append(_without_magic(line) if is_magic else _ASSIGNED_MAGIC.sub(r"\1[]  # \2", line))
-    return found
+        converted.append(_without_magic(line) if is_magic else _ASSIGNED_MAGIC.sub(r"\1[]  # \2", line))
+    return converted
 
 
 def _is_python(cell: str) -> bool:

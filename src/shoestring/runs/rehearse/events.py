@@ -37,9 +37,9 @@ class ProcessEvents:
     """What one process has observed, in the order of its lines."""
 
     pid: int
-    begun: float = -math.inf
+    start_time: float = -math.inf
     """When it began to use a device; all processes have the same clock."""
-    ended: float = math.inf
+    end_time: float = math.inf
     """When it ended; infinite if it did not tell."""
     rank: int | None = None
     local_rank: int | None = None
@@ -114,11 +114,11 @@ def _apply(process: ProcessEvents, event: Mapping[str, Any]) -> None:
     match event.get("kind"):
         case "process":
             process.rank, process.local_rank = _count(event, "rank"), _count(event, "local_rank")
-            begun = number(event.get("time"))
-            process.begun = process.begun if begun is None else begun
+            start_time = number(event.get("time"))
+            process.start_time = process.start_time if start_time is None else start_time
         case "exit":
-            ended = number(event.get("time"))
-            process.ended = process.ended if ended is None else ended
+            end_time = number(event.get("time"))
+            process.end_time = process.end_time if end_time is None else end_time
         case "phase":
             process.phase = _text(event, "phase") or process.phase
         case "update":
@@ -205,10 +205,10 @@ def read_notes(folder: Path) -> list[Mapping[str, Any]]:
 
 def _numbered(folder: Path, beginning: str, end: str) -> Iterable[tuple[int, Path]]:
     """Return the files of processes, of which each has its number in the name, in the order of the numbers."""
-    found = []
+    files = []
     with suppress(OSError), os.scandir(folder) as entries:
         for _, entry in zip(range(_MOST_ENTRIES), entries, strict=False):
             number = entry.name.removeprefix(beginning).removesuffix(end)
             if f"{beginning}{number}{end}" == entry.name and number.isascii() and number.isdigit() and len(number) < 11:
-                found.append((int(number), Path(entry.path)))
-    return sorted(found)
+                files.append((int(number), Path(entry.path)))
+    return sorted(files)

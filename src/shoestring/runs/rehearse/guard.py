@@ -116,12 +116,12 @@ def end(members: Callable[[], Collection[int]], seconds: float, wait: Callable[[
     Those that they start meanwhile are ended as well.
     """
     deadline = time.monotonic() + seconds
-    asked: set[int] = set()
+    notified: set[int] = set()
     last = deadline + PATIENCE_SECONDS  # what cannot be killed waits in the kernel, for a disk of the network
     while (living := members()) and time.monotonic() < last:
         is_late = time.monotonic() >= deadline
-        for pid in living if is_late else set(living) - asked:
-            asked.add(pid)
+        for pid in living if is_late else set(living) - notified:
+            notified.add(pid)
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL if is_late else signal.SIGTERM)
                 os.kill(pid, signal.SIGCONT)  # one that is stopped would not notice
@@ -137,29 +137,29 @@ def descendants() -> set[int]:
 def below(root: int) -> set[int]:
     """Return the processes below one that have not ended."""
     children: dict[int, list[int]] = {}
-    ended = set()
+    zombies = set()
     for pid, state, parent, _ in processes():
         children.setdefault(parent, []).append(pid)
         if state in "ZX":
-            ended.add(pid)
-    found: set[int] = set()
+            zombies.add(pid)
+    members: set[int] = set()
     waiting = list(children.get(root, ()))
     while waiting:
         pid = waiting.pop()
-        if pid not in found:
-            found.add(pid)
+        if pid not in members:
+            members.add(pid)
             waiting += children.get(pid, ())
-    return found - ended
+    return members - zombies
 
 
 def processes() -> list[tuple[int, str, int, int]]:
     """Return the number, state, parent and session of all processes."""
-    found = []
+    members = []
     for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
         with suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
             fields = file.read().rpartition(b")")[2].split()
-            found.append((int(name), fields[0].decode(), int(fields[1]), int(fields[3])))
-    return found
+            members.append((int(name), fields[0].decode(), int(fields[1]), int(fields[3])))
+    return members
 
 
 def _start(command: list[str], environment: dict[str, str], stdout: int) -> int:

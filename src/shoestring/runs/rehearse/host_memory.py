@@ -81,16 +81,16 @@ def _meminfo() -> dict[str, int]:
 
 def _limits() -> list[tuple[int, int]]:
     """Return the limits of this container, with what is used of each and cannot be dropped."""
-    found = []
+    limits = []
     for folder, limit, usage, file_pages in (
         (_CGROUP, "memory.max", "memory.current", "inactive_file"),
         (_CGROUP / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ):
         with suppress(OSError, ValueError):  # there is no limit: no such file, or the word `max`
-            most = int((folder / limit).read_text())
+            limit_bytes = int((folder / limit).read_text())
             droppable = _numbers(folder / "memory.stat").get(file_pages, 0)
-            found.append((most, int((folder / usage).read_text()) - droppable))
-    return found
+            limits.append((limit_bytes, int((folder / usage).read_text()) - droppable))
+    return limits
 
 
 def _numbers(path: Path) -> dict[str, int]:

@@ -14,8 +14,13 @@ from shoestring.runs.rehearse.rehearsal import Frame, Rehearsal
 
 _PACKAGES = re.compile(r"[^\s'\"=:(]*/(?:site|dist)-packages(?=/)")
 _PYTHON = re.compile(r"[^\s'\"=:(]*/(python3\.\d+)(?=/)")
-_TOKEN = re.compile(r"\b(hf_|KGAT_|ghp_|github_pat_|glpat-|sk-)[\w-]{16,}")
-"""Access tokens by the beginnings that Hugging Face, Kaggle, GitHub, GitLab and OpenAI give them."""
+_TOKEN = re.compile(r"\b(hf_|KGAT_|gh[opsur]_|github_pat_|glpat-|sk-|xox[a-z]-|AKIA|ASIA|eyJ)[\w.-]{16,}")
+"""Access tokens by the beginnings that Hugging Face, Kaggle, GitHub, GitLab, OpenAI, Slack and Amazon give them."""
+_NAMES = r"(?:token|passw(?:or)?d|secret|api[_-]?key)"
+_SECRET = re.compile(rf"(--?[\w-]*{_NAMES}(?:=|\s+)|\w*{_NAMES}['\"]?\s*[=:]\s*)(['\"]?)[\w./+=-]{{8,}}", re.IGNORECASE)
+"""What follows the name of an option or a variable for a secret."""
+_PASSWORD = re.compile(r"(?<=://)[^/\s@]+(?=@)")
+"""The user and the password of an address."""
 
 
 def shared(rehearsal: Rehearsal, *, home: Path | None = None, current: Path | None = None) -> Rehearsal:
@@ -65,7 +70,7 @@ class _Shortening:
     """Replaces the beginnings of paths in a text."""
 
     def __init__(self, *, packages: tuple[str, ...], home: Path, current: Path) -> None:
-        beginnings = {str(home): "~", str(current): "."}
+        beginnings = {str(home.resolve()): "~", str(current.resolve()): ".", str(home): "~", str(current): "."}
         beginnings |= {folder: "" for folder in packages if not re.search(r"/(site|dist)-packages$", folder)}
         # The longest first: the current folder is often below the home, and an environment below both.
         longest = sorted(beginnings, key=len, reverse=True)
@@ -84,4 +89,4 @@ class _Shortening:
         for folder, beginning in self._replacements:
             if beginning:
                 text = folder.sub(rf"{beginning}\1", text)
-        return _TOKEN.sub(r"\1...", text)
+        return _SECRET.sub(r"\1\2...", _PASSWORD.sub("...", _TOKEN.sub(r"\1...", text)))

@@ -20,6 +20,8 @@ from shoestring.base.errors import RunError
 from shoestring.runs.rehearse import guard, host_memory
 
 _POLL_SECONDS = 0.25
+_POLL_PAUSE = 4
+"""The pause after a call of `poll`, as a multiple of the time that it took."""
 _WATCH_SECONDS = 0.1
 """Between two looks at the memory that this machine has left."""
 _MEMORY_SECONDS = 1.0
@@ -64,26 +66,28 @@ def run(
         ending: Ending = "exited"
         try:
             while script.is_running:
-                now = time.monotonic()
+                current_time = time.monotonic()
                 if signals:
                     ending = "interrupted"
                     break
                 if host_memory.available_bytes() < spare:
                     ending = "host memory"
                     break
-                if now >= next_reading:
-                    next_reading = now + _MEMORY_SECONDS
+                if current_time >= next_reading:
+                    next_reading = current_time + _MEMORY_SECONDS
                     peak = max(peak, host_memory.used_bytes(script.members(), records))
-                if now >= next_poll:
-                    next_poll = now + _POLL_SECONDS
+                if current_time >= next_poll:
                     poll()
+                    # A script that writes much for it to read must not keep it from the memory.
+                    took = time.monotonic() - current_time
+                    next_poll = current_time + took + max(_POLL_SECONDS, _POLL_PAUSE * took)
                 script.wait(_WATCH_SECONDS)
         except KeyboardInterrupt:
             ending = "interrupted"
         if ending == "host memory":
             peak = max(peak, host_memory.used_bytes(script.members(), records))
-        seen = len(signals)
-        script.end(is_patient=ending != "host memory", is_urgent=lambda: len(signals) > seen)
+        earlier_signals = len(signals)
+        script.end(is_patient=ending != "host memory", is_urgent=lambda: len(signals) > earlier_signals)
         status = script.status if ending == "exited" else None
         if status == -signal.SIGKILL and host_memory.killed_processes() > killed_before:
             ending, status = "host memory", None

@@ -80,3 +80,12 @@ def test_the_number_of_files_is_bounded(observed: tuple[Files, Any, Any], monkey
     files.measure()
     assert list(last()["files"].values()) == [12, 11]
     assert last()["count"] == 3
+
+
+def test_parts_that_were_never_written_take_no_space(observed: tuple[Files, Any, Any]) -> None:
+    files, write, last = observed
+    path = write("sparse", 10)
+    with path.open("r+b") as file:
+        file.truncate(2**34)
+    files.measure()
+    assert last()["largest_total_bytes"] < 2**20

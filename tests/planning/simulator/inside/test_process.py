@@ -111,6 +111,25 @@ def test_the_process_ends_after_the_updates_that_were_asked_for(tmp_path: Path) 
     assert seen.events("exit")[0]["status"] == 0
 
 
+def test_a_process_that_catches_its_end_is_ended(tmp_path: Path) -> None:
+    script = """
+        swallowed = 0
+        while True:
+            try:
+                for i in range(10):
+                    model(torch.ones(1, 4)).sum().backward()
+                    optimizer.step()
+            except BaseException:
+                swallowed += 1
+                print("swallowed", swallowed, flush=True)
+    """
+    begin = "model = torch.nn.Linear(4, 4)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    seen = observe(tmp_path, begin + dedent(script), SHOESTRING_SIMULATOR_UPDATES="3")
+    assert seen.result.returncode == 0
+    assert 1 <= seen.result.stdout.count("swallowed") < 10
+    assert len(seen.events("stopped")) == 1
+
+
 def test_compiled_modules_are_not_disturbed(tmp_path: Path) -> None:
     script = """
         import warnings

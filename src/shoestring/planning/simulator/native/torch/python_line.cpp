@@ -65,7 +65,9 @@ std::string file_of(const Python& python, void* frame) {
   return name;
 }
 
-bool is_in_folder(const std::string& file, const char* folder) { return folder != nullptr && *folder != '\0' && file.rfind(folder, 0) == 0; }
+bool is_in_folder(const std::string& file, const char* folder) {
+  return folder != nullptr && *folder != '\0' && file.rfind(folder, 0) == 0;
+}
 
 // Frames that are passed over: those of PyTorch, and of the functions that observe the program in place of PyTorch's.
 bool is_of_torch(const std::string& file) {
