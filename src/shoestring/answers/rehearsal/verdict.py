@@ -106,7 +106,7 @@ def _out_of_memory(error: OutOfMemory, rehearsal: Rehearsal) -> str:
 
 
 def _until_then(rehearsal: Rehearsal) -> str:
-    return f" Until then it used {_peak_text(rehearsal)}." if rehearsal.used_gpu and rehearsal.devices else ""
+    return f" Until then there were {_peak_text(rehearsal)}." if rehearsal.used_gpu and rehearsal.devices else ""
 
 
 def _peak_text(rehearsal: Rehearsal) -> str:

@@ -16,6 +16,7 @@ from shoestring.hardware.catalog import Target
 from shoestring.planning.simulator import ledger
 from shoestring.planning.simulator.statistics import ProcessStatistics, read_statistics
 from shoestring.planning.simulator.torch_builds import Interpreter, TorchBuild
+from shoestring.runs.rehearse.command import LAUNCHERS
 from shoestring.runs.rehearse.events import EventReader, ProcessEvents, read_notes
 from shoestring.runs.rehearse.private import shared
 from shoestring.runs.rehearse.processes import Outcome
@@ -100,6 +101,8 @@ def answer(
 def _script(request: RehearsalRequest) -> str:
     if request.recipe or request.recipe_file:
         return request.recipe or str(request.recipe_file)
+    if request.module in LAUNCHERS:
+        return str(request.module)
     return f"-m {request.module}" if request.module else str(request.script)
 
 
