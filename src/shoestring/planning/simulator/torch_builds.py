@@ -10,8 +10,8 @@ from pathlib import Path
 from shoestring.base.errors import UsageError
 from shoestring.base.packages.requirements import parse_version
 
-OLDEST = "2.6"
-"""The oldest version of PyTorch that the libraries in `native` were tried with."""
+OLDEST = "2.10"
+"""The oldest version of PyTorch that the libraries in `native` were tried with, and that Shoestring requires."""
 PYTHONS = ("3.11", "3.12", "3.13")
 """The versions of Python that a rehearsal was tried with."""
 
