@@ -20,10 +20,11 @@ def scripts() -> str:
             f"{row['update_seconds']:.2f} s" if row.get("update_seconds") else "–",
             f"{row['seconds']:.0f} s",
             _gib(row.get("host_peak_bytes")),
+            len(row.get("assumed_first") or []) and row["assumed"],
         ]
         for row in read_result(SCRIPTS)["rows"]
     ]
-    head = ("script", "target", "answer", "reserved at most", "predicted update", "rehearsed in", "host memory")
+    head = ("script", "target", "answer", "reserved at most", "predicted update", "rehearsed in", "host memory", "assumed")
     return table(head, rows)
 
 

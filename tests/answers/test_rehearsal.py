@@ -54,7 +54,7 @@ def page_text(rehearsal):
         (finished(end="failed", exit_status=3), "train.py fails after 1,000 updates on kaggle-t4", "failed"),
         (
             finished(end="interrupted", updates=1),
-            "train.py was interrupted after 1 update on kaggle-t4 (NVIDIA T4, 14.56 GiB). Until then there were at most",
+            "train.py was interrupted after 1 update on kaggle-t4 (NVIDIA T4, 14.56 GiB). Until then",
             "interrupted",
         ),
         (
