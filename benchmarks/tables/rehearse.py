@@ -24,8 +24,8 @@ def scripts() -> str:
         ]
         for row in read_result(SCRIPTS)["rows"]
     ]
-    head = ("script", "target", "answer", "reserved at most", "predicted update", "rehearsed in", "host memory", "assumed")
-    return table(head, rows)
+    times_and_memory = ("reserved at most", "predicted update", "rehearsed in", "host memory")
+    return table(("script", "target", "answer", *times_and_memory, "assumed"), rows)
 
 
 def _answer(row: Mapping[str, Any]) -> str:
