@@ -14,10 +14,17 @@ from shoestring.planning.estimate.calibration import Calibration
 from shoestring.planning.estimate.spread import Spread
 from tests.mine import Mine
 
-ARGUMENTS = {"limit": "limit_seconds", "disk": "disk_bytes", "price": "usd_per_hour", "set_": "values"}
+ARGUMENTS = {
+    "limit": "limit_seconds",
+    "disk": "disk_bytes",
+    "price": "usd_per_hour",
+    "set_": "values",
+    "recipe_file": "recipe",
+}
 """Options that a command parses, and the arguments of `api` that receive the result."""
 _OF_THE_COMMAND_ALONE = {"as_json", "full", "purpose", "config_file", "once", "measure", "lengths", "overwrite", "by"}
-"""Options of the command line. `check --measure` is `api.measure`, `check --lengths` is `api.write_lengths`, and
+_OF_THE_COMMAND_ALONE |= {"prepare"}
+"""Options of the command line. `rehearse --prepare` is `api.prepare_rehearsal`, `check --measure` is `api.measure`, `check --lengths` is `api.write_lengths`, and
 `plan --by` is `by_seconds` of `api.compare`."""
 
 
