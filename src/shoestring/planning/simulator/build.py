@@ -329,8 +329,9 @@ def _link_torch(folder: Path, build: TorchBuild, compiler: str, units: Sequence[
     _run(
         [
             *(compiler, "-shared", "-pthread", "-o", str(folder / TORCH_LIBRARY), *map(str, units)),
-            *(f"-L{build.folder / 'lib'}", "-ltorch_cpu", "-ltorch_cuda", "-lc10", "-lc10_cuda"),
-            *(f"-L{folder}", f"-l:{runtime}", "-ldl", "-Wl,--unresolved-symbols=ignore-in-shared-libs"),
+            # Named by its path: a library of that name may lie beside PyTorch's own.
+            *(str(folder / runtime), f"-L{build.folder / 'lib'}", "-ltorch_cpu", "-ltorch_cuda", "-lc10", "-lc10_cuda"),
+            *("-ldl", "-Wl,--unresolved-symbols=ignore-in-shared-libs"),
         ],
         f"{TORCH_LIBRARY} could not be linked with PyTorch {build.version}",
     )
