@@ -79,8 +79,18 @@ except Exception as error:
 os._exit(0)
 """
     )
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(tmp_path / "ranks.py")]
-    result = run_simulated(launcher, on="kaggle-t4x2", status=None, timeout=60)
+    # Without a launcher, which would end the process that waits.
+    code = """
+    import os, subprocess, sys
+    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29573", "WORLD_SIZE": "2"}
+    ranks = [
+        subprocess.Popen([sys.executable, "ranks.py"], env=os.environ | variables | {"RANK": str(rank)})
+        for rank in range(2)
+    ]
+    for rank in ranks:
+        rank.wait()
+    """
+    result = run_simulated(code, on="kaggle-t4x2", timeout=60)
     assert "Error" in result.stdout
 
 
