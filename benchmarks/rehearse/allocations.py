@@ -588,13 +588,13 @@ _SCALAR_BYTES = 8
 def cause_of_extra(allocation: Allocation) -> str:
     """Return the cause of an allocation that only one side has; `unexplained` if none is known."""
     text = f"{allocation.operator} {allocation.kernel} {allocation.node} {allocation.place}"
-    found = next((cause for cause, pattern in _RULES if re.search(pattern, text)), "")
+    cause_of_text = next((cause for cause, pattern in _RULES if re.search(pattern, text)), "")
     is_of_loss = re.search(r"training/engine/|(Mul|Div)Backward0|^(ones|zeros) ", text)
-    if not found and allocation.bytes <= _SCALAR_BYTES and is_of_loss:
+    if not cause_of_text and allocation.bytes <= _SCALAR_BYTES and is_of_loss:
         return "scalars of the engine"
-    if not found and allocation.operator == "_to_copy" and allocation.node == "ToCopyBackward0":
+    if not cause_of_text and allocation.operator == "_to_copy" and allocation.node == "ToCopyBackward0":
         return "cross entropy in fp16"  # its gradient is copied back to fp16
-    return found or "unexplained"
+    return cause_of_text or "unexplained"
 
 
 _AMONG_CASTS = {"_to_copy", "addmm", "mm", "sum.dim_IntList", requests.WORKSPACES}

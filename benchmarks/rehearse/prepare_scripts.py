@@ -64,9 +64,9 @@ def write_script(script: Script, sources: Path, folder: Path) -> None:
     """Write the script and the files that it reads, if they are the expected ones."""
     for path, sha256 in {script.path: script.sha256, **script.others}.items():
         content = _source(script, path, sources)
-        found = hashlib.sha256(content).hexdigest()
-        if found != sha256:
-            raise SystemExit(f"{script.source[0]}, {path}: sha256 {found}, expected {sha256}")
+        digest = hashlib.sha256(content).hexdigest()
+        if digest != sha256:
+            raise SystemExit(f"{script.source[0]}, {path}: sha256 {digest}, expected {sha256}")
         file = folder / (script.file if path == script.path else path)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)

@@ -261,8 +261,8 @@ def _out_of_memory(event: Mapping[str, Any] | None, place: Path) -> dict[str, An
         return None
     stack = event.get("stack") or []
     own = [frame for frame in stack if _is_own(frame["file"], place)]
-    kept = ("device", "update", "phase", "requested_bytes", "allocated_bytes", "reserved_bytes", "free_bytes")
-    return {name: event.get(name) for name in kept} | {"innermost": stack[:1], "in_the_script": own[:1]}
+    names = ("device", "update", "phase", "requested_bytes", "allocated_bytes", "reserved_bytes", "free_bytes")
+    return {name: event.get(name) for name in names} | {"innermost": stack[:1], "in_the_script": own[:1]}
 
 
 def _is_own(file: str, place: Path) -> bool:

@@ -6,6 +6,7 @@ allocator, streams, autocast and collectives run as on a GPU; kernels do nothing
 operator is computed on CPU tensors that alias the simulated device's memory.
 
 `native` has the libraries, in C++, compiled on first use; `inside` is loaded into the simulated process and observes
-its updates, phases and errors; what both write is read by `statistics.py`, `recorded.py` and `ledger.py`. Nothing here
-imports torch, and nothing is compiled unless a rehearsal asks for it. What a rehearsal is, `runs/rehearse` says.
+its updates, phases and errors; what both write is read by `statistics.py`, `recorded.py` and `ledger.py`. Only
+`conversion.py` imports torch, for the time of what ran, and nothing is compiled unless a rehearsal asks for it. What a
+rehearsal is, `runs/rehearse` says.
 """

@@ -15,7 +15,7 @@ struct Wrapper {
 };
 constexpr uint32_t wrapper_magic = 0x466243b1;
 
-// The container has no public header. Its form is known from `cuobjdump --dump-elf` and public descriptions: a header and then
+// The container has no public header. By public descriptions it is a header and then
 // entries, each with a header that names kind, sizes and architecture.
 struct ContainerHeader {
   uint32_t magic;

@@ -8,8 +8,8 @@ namespace {
 constexpr int KiB = 1 << 10;
 constexpr int MiB = 1 << 20;
 
-// Source: CUDA C++ Programming Guide 13.0, table "Technical Specifications per Compute Capability"; caches, buses and clocks
-// from NVIDIA's data sheets of P100, P40, V100, T4, A100, A10, Orin, L4, H100, B200 and RTX PRO 6000.
+// To be compared with the CUDA C++ Programming Guide, table "Technical Specifications per Compute Capability", and, for caches,
+// buses and clocks, with NVIDIA's data sheets: they were written from memory, for P100, P40, V100, T4, A100, A10, Orin, L4, H100, B200 and RTX PRO 6000.
 constexpr Limits table[] = {
     {60, 2048, 32, 64 * KiB, 48 * KiB, 0, 4 * MiB, 4096, 1328500, 715000},
     {61, 2048, 32, 96 * KiB, 48 * KiB, 0, 3 * MiB, 384, 1531000, 3615000},
