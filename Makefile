@@ -19,7 +19,7 @@ VERSIONS := tests/invariants/test_sharded.py tests/recipes tests/integrations te
   tests/invariants/test_resume.py tests/runs/export/test_export.py tests/test_examples.py tests/test_version_0_1_0.py \
   tests/planning/simulator tests/runs/rehearse
 
-.PHONY: demo demo-kaggle quick test lint types contract unit versions soak site docs-test benchmarks claims release-check clean
+.PHONY: demo demo-kaggle quick test lint types contract unit versions lab laboratory soak site docs-test benchmarks claims release-check clean
 
 $(STAMP): pyproject.toml constraints/$(STACK).txt constraints/environment.sh constraints/stub_cuda.py
 ifeq ($(STACK),current)
@@ -65,6 +65,14 @@ unit: $(STAMP)
 # The tests of what the versions of torch and of the libraries change, for the other stacks.
 versions: $(STAMP)
 	$(BIN)/python -m pytest -n 2 $(VERSIONS)
+
+# What runs on a GPU, on a simulated one with Kaggle's versions: make lab [ONLY="tests/lab/FILE ..."]; QUICK=1: what CI runs.
+lab:
+	$(MAKE) STACK=kaggle laboratory
+
+laboratory: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.rehearse.simulated -- -m pytest -n 2 \
+	  $(if $(QUICK),,-m 'slow or not slow') $(or $(ONLY),tests/lab)
 
 # The long form of the proofs that `make test` holds in short.
 soak: $(STAMP)

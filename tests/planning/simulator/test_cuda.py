@@ -61,6 +61,24 @@ def test_chosen_allocation_of_a_segment_fails(run_simulated):
     assert lines == ["0 allocated", "1 allocated", "2 refused", "3 allocated"]
 
 
+def test_allocations_fail_from_a_chosen_one_on(run_simulated):
+    code = """
+    import ctypes, torch
+    fail_at = ctypes.CDLL(f"libcudart.so.{torch.version.cuda.split('.')[0]}").simulator_fail_at
+    fail_at.argtypes, fail_at.restype = [ctypes.c_uint64] * 2, ctypes.c_uint64
+    torch.empty(1, device="cuda"); torch.cuda.empty_cache()
+    print(fail_at(2, 2))
+    for number in range(4):
+        try:
+            torch.empty(30 * 2**20, dtype=torch.uint8, device="cuda"); torch.cuda.empty_cache()
+            print(number, "allocated")
+        except torch.cuda.OutOfMemoryError:
+            print(number, "refused")
+    print(fail_at(0, 0))
+    """
+    assert run_simulated(code, values="none").lines == ["1", "0 allocated", "1 refused", "2 refused", "3 allocated", "4"]
+
+
 def test_copies_streams_events_and_pinned_memory(run_simulated):
     code = """
     import torch

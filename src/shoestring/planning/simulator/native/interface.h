@@ -31,3 +31,7 @@ EXPORT void simulator_capture(void* stream, std::function<void()>* work);
 
 // Whether a copy of so many bytes to or on a device is made: all are with `all`, otherwise those that are small enough.
 EXPORT bool simulator_copies(size_t bytes);
+
+// Lets `count` allocations of device segments fail, beginning with number `first` from now on (0: none), and returns how many
+// there were since the last call. Tests call it, with ctypes; SHOESTRING_SIMULATOR_FAIL_AT is the same from the start.
+EXPORT uint64_t simulator_fail_at(uint64_t first, uint64_t count);

@@ -9,6 +9,7 @@
 #include "arena.h"
 #include "configuration.h"
 #include "devices.h"
+#include "interface.h"
 #include "ledger.h"
 
 namespace simulator {
@@ -24,13 +25,20 @@ struct SharedGranule {
   size_t allocations = 0;
 };
 
+// Allocations of segments that fail although there is memory.
+struct Failures {
+  uint64_t first = 0;  // the number of the first one, from 1; 0: none
+  uint64_t count = 0;
+  uint64_t requests = 0;
+  size_t repeated_bytes = 0;  // PyTorch asks for them once more, after it emptied its cache
+};
+
 struct State {
   std::mutex mutex;
   std::map<uintptr_t, Allocation> allocations;
   std::map<uintptr_t, SharedGranule> shared[most_gpus];
   uint64_t next_id = 1;
-  uint64_t segments = 0;
-  size_t failed_bytes = 0;
+  Failures failures{configuration().fail_at, 1};
 };
 
 State& state() {
@@ -116,17 +124,23 @@ Error take_device_bytes(int device, size_t bytes) {
 void give_device_bytes(int device, size_t bytes) { Ledger::get().give(gpu_of(device), bytes); }
 
 bool fails_by_request(size_t bytes) {
-  const uint64_t fail_at = configuration().fail_at;
-  if (fail_at == 0) return false;
   std::lock_guard<std::mutex> guard(state().mutex);
-  const bool repeats_failed = state().segments == fail_at && state().failed_bytes == bytes;
-  if (repeats_failed) {
-    state().failed_bytes = 0;
+  Failures& failures = state().failures;
+  if (failures.repeated_bytes == bytes) {
+    failures.repeated_bytes = 0;
     return true;
   }
-  if (++state().segments != fail_at) return false;
-  state().failed_bytes = bytes;
+  ++failures.requests;
+  if (failures.first == 0 || failures.requests < failures.first || failures.requests - failures.first >= failures.count) return false;
+  failures.repeated_bytes = bytes;
   return true;
+}
+
+EXPORT uint64_t simulator_fail_at(uint64_t first, uint64_t count) {
+  std::lock_guard<std::mutex> guard(state().mutex);
+  const uint64_t requests = state().failures.requests;
+  state().failures = Failures{first, count};
+  return requests;
 }
 
 Error allocate_device(void** address, size_t bytes, int device) {

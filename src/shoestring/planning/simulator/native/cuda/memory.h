@@ -42,7 +42,7 @@ bool forget_allocation(void* address);
 // The allocation that an address lies in.
 std::optional<Allocation> find_allocation(const void* address);
 
-// Whether the next allocation of a device segment is to fail (SHOESTRING_SIMULATOR_FAIL_AT). PyTorch asks a second time for the
+// Whether the next allocation of a device segment is to fail (`simulator_fail_at`). PyTorch asks a second time for the
 // same size, after it emptied its cache, so such a repetition fails as well.
 bool fails_by_request(size_t bytes);
 
