@@ -44,7 +44,16 @@ class ActingAtLoss:
 
 
 def session(
-    recipe, run: Path, values, *, stop="", at=0, allow_inexact=False, kind="engine", wrap=lambda recipe: recipe
+    recipe,
+    run: Path,
+    values,
+    *,
+    stop="",
+    at=0,
+    allow_inexact=False,
+    kind="engine",
+    wrap=lambda recipe: recipe,
+    device=CPU,
 ):
     """Run one session of `recipe` in `run`, stopped by `limit`, `SIGTERM` or `SIGKILL` in the `at`th loss.
 
@@ -62,7 +71,8 @@ def session(
     settings = settings.replace(
         micro_batch=settings.micro_batch or loaded.effective_batch, precision=settings.precision or "fp32"
     )
-    return run_session(loaded, settings, run, Deadline(1000, clock=clock), allow_inexact=allow_inexact)
+    deadline = Deadline(1000, clock=clock)
+    return run_session(loaded, settings, run, deadline, allow_inexact=allow_inexact, device=device)
 
 
 def _with_updates_by(kind, recipe):
@@ -73,7 +83,7 @@ def _with_updates_by(kind, recipe):
     return ByTrainer(recipe)
 
 
-def run_session(loaded, settings, run: Path, deadline, *, allow_inexact=False):
+def run_session(loaded, settings, run: Path, deadline, *, allow_inexact=False, device=CPU):
     """Run one session of training, without a plan."""
     library = None
     if loaded.parts.learning.trainer:
@@ -91,7 +101,7 @@ def run_session(loaded, settings, run: Path, deadline, *, allow_inexact=False):
             settings=settings,
             run=directory,
             target="local",
-            device=CPU,
+            device=device,
             stop=Stop(deadline=deadline, signals=signals),
             allow_inexact=allow_inexact,
             ranks=ranks,
@@ -143,5 +153,10 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     arguments = json.loads(sys.argv[1])
     session(
-        arguments["recipe"], Path(arguments["run"]), arguments["values"], stop=arguments["stop"], at=arguments["at"]
+        arguments["recipe"],
+        Path(arguments["run"]),
+        arguments["values"],
+        stop=arguments["stop"],
+        at=arguments["at"],
+        device=torch.device(arguments.get("device", "cpu")),
     )

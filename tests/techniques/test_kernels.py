@@ -52,6 +52,12 @@ def test_unavailable_kernel_is_refused_with_the_available_ones() -> None:
     assert kernels.available(build_optimizer("SparseAdam")) == ["for-loop"]
 
 
+def test_fused_kernel_of_adagrad_is_refused_on_a_gpu() -> None:
+    with pytest.raises(UsageError, match="Adagrad has for-loop, foreach"):
+        kernels.choose(build_optimizer("Adagrad"), "fused", foreach_by_default=True)
+    kernels.choose(build_optimizer("Adagrad"), "fused")
+
+
 @pytest.mark.parametrize(
     ("name", "options", "foreach"),
     [

@@ -179,3 +179,31 @@ def test_states_of_bitsandbytes_are_not_offloaded() -> None:
     with pytest.raises(UsageError, match="step on the device"):
         offload.offloaded_optimizer(optimizer, Settings(offload="optimizer"))
     assert offload.offloaded_optimizer(optimizer, Settings()) is optimizer
+
+
+class Moving(nn.Linear):
+    """Moves its weight into another storage, as layers of cuDNN do, before it makes tensors that backward needs."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        self.weight.data = self.weight.data.clone()
+        for _ in range(4):
+            values = values.tanh()
+        return super().forward(values)
+
+
+def test_a_storage_that_was_freed_in_the_forward_is_not_taken_for_an_activation() -> None:
+    torch.manual_seed(0)
+    plain = nn.Sequential(Moving(4, 4), Moving(4, 4))
+    model, values = copy.deepcopy(plain), torch.randn(4, 4)
+    offload.copy_weights_on_use(list(model), "cpu", on_copy=lambda _: None)
+    for network in (plain, model):
+        network(values).square().sum().backward()
+    for weight, expected in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(weight.grad, expected.grad)  # type: ignore[arg-type]
+
+
+def test_recurrent_layers_do_not_keep_the_copies_of_their_weights() -> None:
+    layer = nn.LSTM(4, 4)
+    offload.copy_weights_on_use([layer], "cpu", on_copy=lambda _: None)
+    layer(torch.ones(2, 3, 4))
+    assert all(map(lambda flat, weight: flat is weight, layer._flat_weights, layer.parameters()))

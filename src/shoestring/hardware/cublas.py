@@ -7,7 +7,10 @@ runs in another thread (torch 2.11).
 
 from __future__ import annotations
 
-from shoestring.base.units import KIB
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+
+from shoestring.base.units import KIB, MIB
 
 CONFIG_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
 
@@ -29,3 +32,21 @@ def workspace_bytes(config: str) -> int:
 def default_config(compute_capability: tuple[int, int]) -> str:
     """Return the configuration that torch assumes if the variable is not set."""
     return _DEFAULT_CONFIG_HOPPER if compute_capability == (9, 0) else _DEFAULT_CONFIG
+
+
+_FIRST_UNIFIED_VERSION = (2, 11)
+_LT_BYTES = MIB
+
+
+@cache
+def separate_lt_bytes() -> int:
+    """Return the bytes of the workspace that the installed torch has for cuBLASLt, in each thread that uses it.
+
+    Since torch 2.11 cuBLASLt uses that of cuBLAS (`TORCH_CUBLASLT_UNIFIED_WORKSPACE` in `CublasHandlePool.cpp`), before
+    it has 1 MiB of its own (`CUBLASLT_WORKSPACE_SIZE`).
+    """
+    try:
+        installed = tuple(int(number) for number in version("torch").split(".")[:2])
+    except PackageNotFoundError:
+        return 0
+    return 0 if installed >= _FIRST_UNIFIED_VERSION else _LT_BYTES

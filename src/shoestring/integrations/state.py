@@ -22,6 +22,7 @@ from shoestring.techniques.norms import trains_batch_norm
 from shoestring.training.checkpoint.compatibility import history_problems, state_mismatches
 from shoestring.training.checkpoint.trained import trained_state
 from shoestring.training.engine.averaging import AveragedWeights
+from shoestring.training.engine.memory import out_of_memory
 from shoestring.training.engine.parallel.fully_sharded import FullySharded
 from shoestring.training.engine.parallel.ranks import Ranks
 from shoestring.training.engine.precision import MixedPrecision
@@ -202,6 +203,8 @@ class LibraryState:
             if trainer.accelerator.scaler and saved["scaler"]:
                 trainer.accelerator.scaler.load_state_dict(saved["scaler"])
         except (RuntimeError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+            if out_of_memory(error):
+                raise
             raise CheckpointError(f"the checkpoint cannot be restored: {type(error).__name__}: {error}") from error
         _restore_callbacks(trainer, saved["trainer"].get("stateful_callbacks") or {})
         if self.is_ended(trainer.state.max_steps):  # no update follows that would set the mode

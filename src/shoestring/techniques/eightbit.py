@@ -108,7 +108,37 @@ def require_real(optimizer: Optimizer) -> None:
         )
 
 
-def share_tables(optimizer: Optimizer) -> None:
+def load_states(optimizer: Optimizer, saved: dict[str, Any]) -> None:
+    """Load a state dict into any optimizer, with bitsandbytes' states where its step creates them."""
+    if getattr(optimizer, "is_paged", False):
+        _load_paged(optimizer, saved)
+    else:
+        optimizer.load_state_dict(saved)
+    _share_tables(optimizer)
+
+
+def _load_paged(optimizer: Any, saved: dict[str, Any]) -> None:
+    """Load a state dict, large states into pages: `load_state_dict` would move them to the device, for good."""
+    pages = {
+        (parameter, name): value
+        for parameter, state in optimizer.state.items()
+        for name, value in state.items()
+        if getattr(value, "is_paged", False)
+    }
+    optimizer.load_state_dict(saved, move_to_device=False)
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            if not isinstance(value, Tensor):
+                continue
+            if name in ("state1", "state2") and parameter.numel() >= PAGED:
+                page = pages.get((parameter, name))
+                state[name] = optimizer.get_state_buffer(parameter, dtype=value.dtype) if page is None else page
+                state[name].copy_(value)
+            else:
+                state[name] = value.to(parameter.device)
+
+
+def _share_tables(optimizer: Optimizer) -> None:
     """Make equal quantization tables shared again after loading, which copies the table into each state: a checkpoint
     stores a shared tensor once.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from shoestring.base.errors import UsageError
@@ -24,13 +24,13 @@ def choose(optimizer: Optimizer, kernel: Kernel | None, *, foreach_by_default: b
     With None the recipe's choice or else torch's default applies. With `foreach_by_default` the default is the one that
     torch has on CUDA, for simulated parameters that torch does not recognize as CUDA parameters.
 
-    Raises UsageError for a kernel that the optimizer does not have.
+    Raises UsageError for a kernel that the optimizer does not have there.
     """
     if kernel is None:
         if foreach_by_default:
             _apply_cuda_default(optimizer)
         return
-    kernels = available(optimizer)
+    kernels = available(optimizer, on_gpu=foreach_by_default or _is_on_gpu(optimizer))
     if kernel not in kernels:
         raise UsageError(
             f"optimizer_kernel={kernel}: {type(optimizer).__name__} has {', '.join(kernels)}",
@@ -38,19 +38,16 @@ def choose(optimizer: Optimizer, kernel: Kernel | None, *, foreach_by_default: b
         )
     for group in optimizer.param_groups:
         group.update({flag: flag == kernel for flag in _FLAGS if flag in group})
-    if kernel == "fused":
-        # Adagrad creates its states in its constructor, and the fused kernel needs the step count on the device.
-        for parameter, state in optimizer.state.items():
-            if isinstance(state.get("step"), Tensor):
-                state["step"] = state["step"].to(parameter.device)
 
 
-def available(optimizer: Optimizer) -> list[Kernel]:
-    """Return the kernels that the optimizer has."""
+def available(optimizer: Optimizer, *, on_gpu: bool = False) -> list[Kernel]:
+    """Return the kernels that the optimizer has, for parameters on a GPU or on a CPU."""
+    lacks_fused = on_gpu and isinstance(optimizer, torch.optim.Adagrad)
     return [
         kernel
         for kernel in get_args(Kernel)
-        if kernel not in _FLAGS or all(kernel in group for group in optimizer.param_groups)
+        if kernel not in _FLAGS
+        or (all(kernel in group for group in optimizer.param_groups) and not (kernel == "fused" and lacks_fused))
     ]
 
 
@@ -74,6 +71,10 @@ def is_batched(optimizer: Optimizer) -> bool:
         group.get("foreach", False) is None and not group.get("differentiable") and group["params"][0].is_cuda
         for group in optimizer.param_groups
     )
+
+
+def _is_on_gpu(optimizer: Optimizer) -> bool:
+    return any(parameter.is_cuda for group in optimizer.param_groups for parameter in group["params"])
 
 
 def _apply_cuda_default(optimizer: Optimizer) -> None:

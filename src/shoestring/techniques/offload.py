@@ -189,21 +189,25 @@ def _forward_with_copies(block: nn.Module, device: torch.device | str, on_copy: 
 def _copied_weights(block: nn.Module, device: torch.device | str, on_copy: OnCopy) -> Iterator[dict[int, Tensor]]:
     """Put copies of the block's weights on the device; yield the parameters by the address of their copy's storage."""
     copies: dict[nn.Parameter, Tensor] = {}
+    for parameter in block.parameters():  # before any of them is replaced: a copy may run out of memory
+        copies[parameter] = parameter.to(device, copy=True)
+        on_copy(copies[parameter])
     originals: list[tuple[dict[str, Any], dict[str, nn.Parameter | None]]] = []
     for module in block.modules():
         slots: dict[str, Any] = module._parameters
         originals.append((slots, dict(slots)))
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                if parameter not in copies:
-                    copies[parameter] = parameter.to(device, copy=True)
-                    on_copy(copies[parameter])
-                slots[name] = copies[parameter]
+        slots.update({name: copies[own] for name, own in slots.items() if own is not None})
+    # Layers of cuDNN move their weights into one storage. The previous storages stay alive for the time of the forward,
+    # since the address of a freed one would be that of an activation.
+    storages = [(tensor.untyped_storage(), parameter) for parameter, tensor in copies.items()]
     try:
-        yield {tensor.untyped_storage()._cdata: parameter for parameter, tensor in copies.items()}
+        yield {storage._cdata: parameter for storage, parameter in storages}
     finally:
         for slots, own in originals:
             slots.update(own)
+        for module in block.modules():
+            if isinstance(module, nn.RNNBase):
+                module._init_flat_weights()  # torch's list of the weights, which would keep the copies alive
 
 
 def _make_pack_hook(parameters: dict[int, Tensor]) -> Callable[[Tensor], Any]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shoestring.base.errors import RunError
 from shoestring.training.data.loading import Loader
-from shoestring.training.engine.memory import RetriesWatch, alloc_retries
+from shoestring.training.engine.memory import RetriesWatch, alloc_retries, retry_with_freed_memory
 from shoestring.training.engine.parallel.timing import RankTimes
 from shoestring.training.engine.update import UpdateResult
 from shoestring.training.monitor.events import Events, NoEvents
@@ -94,7 +94,7 @@ class Meter:
             self._window = _Window(self._clock())
 
     def _report(self, window: _Window) -> None:
-        losses = torch.stack(window.losses).double()
+        losses = _on_host(window.losses)
         finite = torch.isfinite(losses)
         self._require_finite(losses)
         memory = sample()
@@ -127,7 +127,7 @@ class Meter:
         loss scale.
         """
         window = self._window
-        norms = torch.stack(window.norms).double() if window.norms else losses
+        norms = _on_host(window.norms) if window.norms else losses
         rows = zip(losses.tolist(), norms.tolist(), window.stepped, strict=True)
         for update, (loss, norm, stepped) in enumerate(rows, window.update - len(losses) + 1):
             if math.isfinite(loss) and stepped and math.isfinite(norm):
@@ -158,3 +158,8 @@ class Meter:
         if loader.padded_length:
             facts |= {"length": loader.length - lengths[0], "padded_length": loader.padded_length - lengths[1]}
         return facts
+
+
+def _on_host(values: list[Tensor]) -> Tensor:
+    """Return scalars as one tensor, which needs memory on their device once, and little of it."""
+    return retry_with_freed_memory(lambda: torch.stack(values).cpu(), "reading the losses").double()

@@ -17,7 +17,12 @@ from shoestring.training.checkpoint.presence import GoneError
 from shoestring.training.checkpoint.snapshot import HostCopy, Snapshot, snapshot
 from shoestring.training.checkpoint.store import Restored, Saved, Store
 from shoestring.training.engine.environment import require_same
-from shoestring.training.engine.memory import Failure, catch_out_of_memory, explaining_out_of_memory, free_unused_memory
+from shoestring.training.engine.memory import (
+    Failure,
+    catch_out_of_memory,
+    free_unused_memory,
+    retry_with_freed_memory,
+)
 from shoestring.training.engine.parallel.ranks import ONE_RANK, Ranks
 from shoestring.training.engine.state import State
 from shoestring.training.non_finite import all_finite, trained_parameter_names, weights_are_finite
@@ -207,8 +212,7 @@ class Saver:
         if restored is None:
             return False
         changed = require_same(saved_environment(restored), self._environment, allow_inexact=allow_inexact)
-        with explaining_out_of_memory("restoring the checkpoint"):
-            state.restore(restored.state)
+        retry_with_freed_memory(lambda: state.restore(restored.state), "restoring the checkpoint")
         self._policy.resume(state.update)
         if changed:
             self._record.note("from here on the run is not bit-identical to its start: " + "; ".join(changed))

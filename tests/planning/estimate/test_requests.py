@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import pytest
+
 from shoestring.base.units import MIB
 from shoestring.hardware.catalog import DEVICES, Device
 from shoestring.planning.estimate.requests import (
@@ -13,40 +15,43 @@ from shoestring.planning.estimate.requests import (
     requests,
     with_smaller_first_batch,
 )
-from shoestring.planning.trace.record import Alloc, Event, Free, Phase, Trace
+from shoestring.planning.trace.record import Alloc, Event, Free, Op, Phase, Reduction, Trace
 from tests.planning.estimate.example_traces import op, trace
 
 A100, T4 = DEVICES["a100-40"], DEVICES["t4"]
 ADD = op(name="aten::add.Tensor")
+SUM = dataclasses.replace(ADD, in_place=True)
 
 
 def storage_events(trace: Trace) -> list[Event]:
     return [event for event in trace.events if isinstance(event, Alloc | Free)]
 
 
-def sum_of_two(phase: Phase, *, third: int = MIB) -> Trace:
-    storages = [(MIB, "temporaries"), (MIB, "temporaries"), (third, "temporaries")]
-    return trace(storages, [phase, Alloc(0), Alloc(1), Alloc(2), ADD, Free(0), Free(1), Free(2)])
+def sum_of_two(operator: Op) -> Trace:
+    phase = Phase("backward", 0, 0)
+    return trace([(MIB, "temporaries")] * 3, [phase, Alloc(0), Alloc(1), Alloc(2), operator, Free(0), Free(1), Free(2)])
 
 
 def test_sum_of_gradients_needs_no_third_tensor() -> None:
-    events = storage_events(accumulate_in_place(sum_of_two(Phase("backward", 0, 0))))
-    assert events == [Alloc(0), Alloc(1), Free(1), Free(0)]
+    in_place = accumulate_in_place(sum_of_two(SUM))
+    assert storage_events(in_place) == [Alloc(0), Alloc(1), Free(1), Free(0)]
+    assert accumulate_in_place(in_place) == in_place
 
 
-def test_sum_in_forward_is_a_separate_tensor() -> None:
-    forward = sum_of_two(Phase("forward", 0, 0))
-    assert accumulate_in_place(forward) == forward
+def test_other_sum_is_a_separate_tensor() -> None:
+    separate = sum_of_two(ADD)
+    assert accumulate_in_place(separate) == separate
 
 
-def test_sum_of_another_size_is_a_separate_tensor() -> None:
-    broadcast = sum_of_two(Phase("backward", 0, 0), third=2 * MIB)
-    assert accumulate_in_place(broadcast) == broadcast
+def test_own_memory_of_an_operator_in_place_stays() -> None:
+    events: list[Event] = [Alloc(0), Alloc(1), Alloc(2), Free(2), SUM, Free(0), Free(1)]
+    remaining = storage_events(accumulate_in_place(trace([(MIB, "temporaries")] * 3, events)))
+    assert remaining == [Alloc(0), Alloc(2), Free(2), Free(0)]
 
 
 def test_sums_of_sums_stay_in_the_first_tensor() -> None:
-    events: list[Event] = [Phase("backward", 0, 0), Alloc(0), Alloc(1), Alloc(2), ADD, Free(0), Free(1)]
-    events += [Alloc(3), Alloc(4), ADD, Free(2), Free(3), Free(4)]
+    events: list[Event] = [Phase("backward", 0, 0), Alloc(0), Alloc(1), Alloc(2), SUM, Free(0), Free(1)]
+    events += [Alloc(3), Alloc(4), SUM, Free(2), Free(3), Free(4)]
     remaining_events = storage_events(accumulate_in_place(trace([(MIB, "temporaries")] * 5, events)))
     assert remaining_events == [Alloc(0), Alloc(1), Free(1), Alloc(3), Free(3), Free(0)]
 
@@ -65,7 +70,7 @@ def test_trace_without_second_update_is_unchanged() -> None:
 
 
 def test_repeated_update_accumulates_in_place() -> None:
-    events: list[Event] = [Phase("backward", 1, 0), Alloc(0), Alloc(1), Alloc(2), ADD, Free(0), Free(1), Free(2)]
+    events: list[Event] = [Phase("backward", 1, 0), Alloc(0), Alloc(1), Alloc(2), SUM, Free(0), Free(1), Free(2)]
     in_place = accumulate_in_place(trace([(MIB, "temporaries")] * 3, events))
     repeated = storage_events(repeat_second_update(in_place))
     # The sum, storage 2, is in the first storage, so each repetition adds two storages.
@@ -84,6 +89,22 @@ def test_each_multiplying_thread_requests_one_workspace() -> None:
     assert workspaces(T4, deterministic=True) == [(WORKSPACES, 32 * MIB)] * 2
     assert workspaces(T4, deterministic=False) == [(WORKSPACES, 8 * MIB + 128 * 1024)] * 2
     assert workspaces(DEVICES["h100"], deterministic=False) == [(WORKSPACES, 32 * MIB)] * 2
+
+
+def test_products_with_a_bias_have_cublaslts_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    # torch 2.10 asked for 1 MiB once after that of cuBLAS, torch 2.13 for none, in `linear` with a bias on a simulated T4.
+    events: list[Event] = [Phase("forward", 0, 0), op(name="aten::mm"), *[op(name="aten::addmm")] * 2]
+    for lt_bytes in (MIB, 0):
+        monkeypatch.setattr("shoestring.hardware.cublas.separate_lt_bytes", lambda lt_bytes=lt_bytes: lt_bytes)
+        expected = [32 * MIB, *filter(None, [lt_bytes])]
+        assert [request.bytes for request in requests(trace([], events), T4)] == expected
+
+
+def test_buffers_of_a_reduction_follow_its_result() -> None:
+    total = dataclasses.replace(op(name="aten::sum"), buffers=Reduction(bytes=1024, blocks=2, threads=512, values=256))
+    steps = trace([(8, "temporaries")], [Alloc(0), total, Free(0)])
+    # 40 multiprocessors with two blocks each: 40 blocks for each result, but no more than have 16 values.
+    assert [request.bytes for request in requests(steps, T4)] == [8, 16 * 1024, 8, None, None, None]
 
 
 def test_convolutions_request_workspaces_after_their_results() -> None:

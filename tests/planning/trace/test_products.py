@@ -1,5 +1,7 @@
 """The shape, the FLOPs and the preceding calls in the record of an operator."""
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from shoestring.planning.trace import products
-from shoestring.planning.trace.record import Op, Phase, Storage, Trace
+from shoestring.planning.trace.record import Op, Reduction, SplitSum, Storage, Trace
 from shoestring.planning.trace.recorder import Recorder, real
 from shoestring.techniques.eightbit import BlockwiseAdamW
 from shoestring.techniques.nf4 import Nf4Linear
@@ -123,16 +125,22 @@ def test_views_count_as_calls_of_the_next_operator() -> None:
 
 
 def test_operator_survives_json() -> None:
-    op = Op("aten::mm", 240, 4, "fp16", 1, 3, (1, 4, 6, 5))
+    product = Op("aten::mm", 240, 4, "fp16", 1, 3, (1, 4, 6, 5))
+    operators = (
+        product,
+        replace(product, buffers=Reduction(1024, 2, 512, 256)),
+        replace(product, buffers=SplitSum(1024, 8)),
+        replace(product, in_place=True),
+    )
     trace = Trace(
         micro_batch=1,
         microbatches=1,
         precision="fp16",
         facts=FACTS,
         storages=(Storage(4, "weights"),),
-        events=(Phase("forward", 1, 0), op),
+        events=operators,
     )
-    assert Trace.from_json(trace.json()).events[1] == op
+    assert Trace.from_json(json.loads(json.dumps(trace.json()))).events == operators
 
 
 def test_4_bit_weights_are_unpacked_forward_and_backward() -> None:

@@ -63,6 +63,9 @@ def in_worker(error):
         return raised
 
 
+NCCL_ERROR = "NCCL error in: NCCLUtils.hpp:340\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\n"
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -76,6 +79,8 @@ def in_worker(error):
         RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
         RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if"),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError(f"{NCCL_ERROR}Failed to CUDA calloc 8388608 bytes"),
+        RuntimeError(f"{NCCL_ERROR}Cuda failure 2 'out of memory'"),
         RuntimeError(f"{CPU_MESSAGE} 4000000000000000 bytes. Error code 12 (Cannot allocate memory)"),
         RuntimeError("[enforce fail at alloc_cpu.cpp:121] data. DefaultCPUAllocator: not enough memory: you tried to"),
         RuntimeError("not enough memory: you tried to allocate 8 bytes."),

@@ -9,11 +9,14 @@ from typing import NamedTuple
 
 from shoestring.hardware import cublas
 from shoestring.hardware.catalog import Device
+from shoestring.planning.estimate.kernel_buffers import buffer_bytes
 from shoestring.planning.estimate.workspaces import CONVOLUTIONS, transposed_bytes
-from shoestring.planning.trace.record import Alloc, Free, Op, Phase, Repeat, Trace
+from shoestring.planning.trace.record import Alloc, Event, Free, Op, Phase, Repeat, Trace
 
 WORKSPACES = "cuBLAS workspaces"
 CONVOLUTION_WORKSPACES = "convolution workspaces"
+KERNEL_BUFFERS = "temporaries"
+"""The part of buffers that kernels have while they run."""
 
 STREAMS = {"all-gather buffers": "copy-in"}
 """Parts that FSDP2 allocates on a separate stream, so that no other part can use their blocks
@@ -21,6 +24,9 @@ STREAMS = {"all-gather buffers": "copy-in"}
 
 # Operators that ask for cuBLAS's handle, with which torch allocates its workspace (`getCurrentCUDABlasHandle`).
 _PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addbmm", "aten::mv", "aten::addmv"}
+
+_WITH_BIAS = "aten::addmm"
+"""The product that cuBLASLt computes (`addmm_out_cuda_impl` in `aten/src/ATen/native/cuda/Blas.cpp`)."""
 
 _REPEATED_UPDATES = 2
 """The number of further updates to replay: their requests are the same, but previous ones have split the segments."""
@@ -55,6 +61,8 @@ def requests(
     storages, result = trace.storages, list[Request]()
     loads, thread = False, ""
     threads_with_workspace: set[str] = set()
+    threads_with_lt_workspace: set[str] = set()
+    lt_workspace = cublas.separate_lt_bytes()
     for event in trace.events:  # hundreds of thousands: `isinstance` takes a quarter of the time of `match`
         if isinstance(event, Alloc):
             storage = storages[event.storage]
@@ -71,9 +79,18 @@ def requests(
             thread = "backward" if event.name == "backward" else "forward"
         elif isinstance(event, Repeat):
             continue
-        elif thread not in threads_with_workspace and event.name in _PRODUCTS:
-            threads_with_workspace.add(thread)
-            result.append(Request((WORKSPACES, thread), WORKSPACES, workspace))
+        elif event.buffers:
+            sizes = buffer_bytes(event.buffers, device, deterministic=deterministic)
+            keys = [(KERNEL_BUFFERS, len(result) + number) for number in range(len(sizes))]
+            result += [Request(key, KERNEL_BUFFERS, size) for key, size in zip(keys, sizes, strict=True)]
+            result += [Request(key, KERNEL_BUFFERS, None) for key in reversed(keys)]
+        elif event.name in _PRODUCTS:
+            if thread not in threads_with_workspace:
+                threads_with_workspace.add(thread)
+                result.append(Request((WORKSPACES, thread), WORKSPACES, workspace))
+            if event.name == _WITH_BIAS and lt_workspace and thread not in threads_with_lt_workspace:
+                threads_with_lt_workspace.add(thread)
+                result.append(Request((WORKSPACES, thread, "Lt"), WORKSPACES, lt_workspace))
         elif (
             convolution_workspaces
             and event.name in CONVOLUTIONS
@@ -103,32 +120,43 @@ def with_smaller_first_batch(all_requests: Sequence[Request], trace: Trace, shar
 
 
 def accumulate_in_place(trace: Trace) -> Trace:
-    """Return the trace with sums of gradients in backward computed in place, in one of the two operands.
+    """Return the trace without the storages of results that the target writes into an operand.
 
-    Autograd's engine does so if it holds the last reference (`torch/csrc/autograd/input_buffer.cpp`), but not under a
-    dispatch mode: then the trace has a third tensor for the sum, after which at least one of the two operands is freed.
+    The result has the operand's storage instead. Autograd's engine adds gradients in place if it alone holds one
+    (`torch/csrc/autograd/input_buffer.cpp`), but not under a dispatch mode.
     """
     in_place_storage: dict[int, int] = {}
     removed: set[int] = set()
-    in_backward = False
     events = trace.events
     for index, event in enumerate(events):
-        if isinstance(event, Phase):
-            in_backward = event.name == "backward"
-        elif in_backward and isinstance(event, Op) and event.name == "aten::add.Tensor":
-            allocation = events[index - 1]
-            free_index = _find_free(trace, allocation.storage, index + 1) if isinstance(allocation, Alloc) else None
-            if isinstance(allocation, Alloc) and free_index is not None:
-                free = events[free_index]
-                assert isinstance(free, Free)
-                in_place_storage[allocation.storage] = in_place_storage.get(free.storage, free.storage)
-                removed |= {index - 1, free_index}
-    remaining = (event for index, event in enumerate(events) if index not in removed)
-    renamed = (
-        Free(in_place_storage.get(event.storage, event.storage)) if isinstance(event, Free) else event
-        for event in remaining
-    )
-    return dataclasses.replace(trace, events=tuple(renamed))
+        if isinstance(event, Op) and event.in_place:
+            free = events[index + 1]
+            assert isinstance(free, Free)
+            place = _allocation_of_result(events, index)
+            allocation = events[place]
+            assert isinstance(allocation, Alloc)
+            in_place_storage[allocation.storage] = in_place_storage.get(free.storage, free.storage)
+            removed |= {place, index + 1}
+
+    def without_results(event: Event) -> Event:
+        if isinstance(event, Free):
+            return Free(in_place_storage.get(event.storage, event.storage))
+        return dataclasses.replace(event, in_place=False) if isinstance(event, Op) and event.in_place else event
+
+    remaining = (without_results(event) for index, event in enumerate(events) if index not in removed)
+    return dataclasses.replace(trace, events=tuple(remaining))
+
+
+def _allocation_of_result(events: Sequence[Event], index: int) -> int:
+    """Return the place of the last allocation before the operator at `index` that is not of its own memory."""
+    freed = set()
+    for place in range(index - 1, -1, -1):
+        event = events[place]
+        if isinstance(event, Free):
+            freed.add(event.storage)
+        elif isinstance(event, Alloc) and event.storage not in freed:
+            return place
+    raise AssertionError("an operator in place has no result")
 
 
 def repeat_second_update(trace: Trace, times: int = _REPEATED_UPDATES) -> Trace:
@@ -171,20 +199,6 @@ def repeat_second_update(trace: Trace, times: int = _REPEATED_UPDATES) -> Trace:
                     events.append(event)
         previous_indices = indices
     return dataclasses.replace(trace, storages=tuple(storages), events=tuple(events))
-
-
-def _find_free(trace: Trace, storage: int, start: int) -> int | None:
-    """Return the index of the first event that frees another storage of the same bytes.
-
-    Only the uninterrupted frees from index `start` on are searched.
-    """
-    for index in range(start, len(trace.events)):
-        event = trace.events[index]
-        if not isinstance(event, Free):
-            return None
-        if event.storage != storage and trace.storages[event.storage].bytes == trace.storages[storage].bytes:
-            return index
-    return None
 
 
 def _bytes_and_part(trace: Trace, index: int) -> tuple[int, str]:

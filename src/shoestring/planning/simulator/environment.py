@@ -6,8 +6,9 @@ from typing import Literal
 
 from shoestring.base.errors import UsageError
 from shoestring.hardware.catalog import Target
+from shoestring.hardware.multiprocessors import multiprocessors
 from shoestring.planning.simulator.build import SimulatorLibraries
-from shoestring.planning.simulator.devices import driver_name, multiprocessors
+from shoestring.planning.simulator.devices import driver_name
 
 Values = Literal["auto", "all", "none"]
 """Which values are computed: those of small tensors, all, or none."""

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
+from shoestring.planning.trace import in_place
 from shoestring.planning.trace.simulated_device import KEY
 
 CAPABILITY: ContextVar[tuple[int, int] | None] = ContextVar("capability", default=None)
@@ -63,9 +64,13 @@ def _attention(
             query, key, value, dropout_p, is_causal, attn_mask=_expand_mask(query, key, attn_mask), scale=scale
         )
     else:
-        results = aten._scaled_dot_product_attention_math(
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-        )
+        token = in_place.IN_MATH.set(CAPABILITY.get() is not None)
+        try:
+            results = aten._scaled_dot_product_attention_math(
+                query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            )
+        finally:
+            in_place.IN_MATH.reset(token)
     output: Tensor = results[0]
     return output
 
@@ -112,8 +117,17 @@ def _expand_mask(query: Tensor, key: Tensor, mask: Tensor | None, *, alignment: 
     if mask is None:
         return None
     if mask.dtype == torch.bool:
-        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
+        mask = _additive(mask, query)
     if any(stride % alignment for stride in mask.stride()[:-1]):
         size = mask.shape[-1]
         mask = torch.nn.functional.pad(mask, (0, alignment - size % alignment))[..., :size]
     return mask.expand(*query.shape[:3], key.shape[2])
+
+
+def _additive(mask: Tensor, query: Tensor) -> Tensor:
+    """Return a boolean mask as a term (`convert_boolean_attn_mask_` in torch's `transformers/attention.cpp`)."""
+    allowed = torch.scalar_tensor(0.0, dtype=query.dtype, device=query.device)
+    forbidden = torch.scalar_tensor(float("-inf"), dtype=query.dtype, device=query.device)
+    result = torch.where(mask, allowed, forbidden)
+    del forbidden  # C++ destroys them in this order
+    return result

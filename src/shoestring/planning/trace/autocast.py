@@ -78,21 +78,23 @@ def _kernel(operator: Any, policy: Callable[..., Any]) -> Callable[..., Any]:
 
 def _to_lower(operator: Any, args: Any, kwargs: Any) -> Any:
     dtype = torch.get_autocast_dtype(DEVICE)
-    return operator(*_cast(args, dtype), **_cast(kwargs, dtype))
+    return _call_cast(operator, args, kwargs, dtype)
 
 
 def _to_fp32(operator: Any, args: Any, kwargs: Any) -> Any:
-    return operator(*_cast(args, torch.float32), **_cast(kwargs, torch.float32))
+    return _call_cast(operator, args, kwargs, torch.float32)
 
 
 def _to_fp32_result(operator: Any, args: Any, kwargs: Any) -> Any:
     first = args[0]
-    if not _is_eligible(first) or kwargs.get("dtype") is not None:
+    names = [argument.name for argument in operator._schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}.get("dtype")
+    if not _is_eligible(first) or given is not None:
+        # As `fp32_set_opt_dtype`: an operator that is told its type is left as it is.
         return operator(*args, **kwargs)
     if operator in _SOFTMAX and first.dtype == torch.float16:
         # CUDA's softmax reads fp16 and writes fp32 without an intermediate copy.
         return _SOFTMAX[operator](first, args[1], True)
-    names = [argument.name for argument in operator._schema.arguments]
     if "dtype" in names[: len(args)]:
         args = tuple(torch.float32 if name == "dtype" else x for name, x in zip(names, args, strict=False))
         return operator(*args, **kwargs)
@@ -108,7 +110,18 @@ _SOFTMAX = {
 def _to_widest(operator: Any, args: Any, kwargs: Any) -> Any:
     leaves = [x for x in trees.leaves((args, kwargs)) if _is_eligible(x)]
     dtype = torch.float32 if any(x.dtype == torch.float32 for x in leaves) else torch.get_autocast_dtype(DEVICE)
-    return operator(*_cast(args, dtype), **_cast(kwargs, dtype))
+    return _call_cast(operator, args, kwargs, dtype)
+
+
+def _call_cast(operator: Any, args: Any, kwargs: Any, dtype: torch.dtype) -> Any:
+    """Call the operator with cast arguments, the last one first.
+
+    In C++ the casts are arguments of the call of the operator (`WrapFunction_` in `aten/src/ATen/autocast_mode.h`),
+    which gcc, with which PyTorch is built, evaluates from the last to the first.
+    """
+    options = {name: _cast(value, dtype) for name, value in reversed(kwargs.items())}
+    positional = [_cast(value, dtype) for value in reversed(args)]
+    return operator(*reversed(positional), **options)
 
 
 def _cast(tree: Any, dtype: torch.dtype) -> Any:

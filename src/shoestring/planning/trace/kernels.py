@@ -1,4 +1,4 @@
-"""CUDA kernels whose memory differs from their operators': conversions they skip, copies they make internally."""
+"""CUDA kernels that skip a conversion which other devices make."""
 
 from __future__ import annotations
 
@@ -17,23 +17,6 @@ def set_up() -> None:
     """Let softmax read fp16 and write fp32 in one kernel, as CUDA's does; other devices copy the input first."""
     _library.impl("softmax.int", _half_to_float(torch.ops.aten._softmax), f"Autograd{KEY}")
     _library.impl("log_softmax.int", _half_to_float(torch.ops.aten._log_softmax), f"Autograd{KEY}")
-
-
-def scratch_bytes(func: Any, args: tuple[Any, ...]) -> int:
-    """Return the bytes that the operator's CUDA kernel allocates for itself and frees before it returns."""
-    if func in _COPY_FIRST:
-        operand: Tensor = args[0]
-        return operand.numel() * operand.element_size()
-    return 0
-
-
-_COPY_FIRST = {
-    # `Tensor tmp = grad * output` in torch's `aten/src/ATen/native/cuda/SoftMax.cu`; log_softmax needs none.
-    torch.ops.aten._softmax_backward_data.default,
-    # `(self - maxes).exp_()` in `aten/src/ATen/native/ReduceOps.cpp: logsumexp_out_impl`.
-    torch.ops.aten.logsumexp.default,
-}
-"""Operators whose kernel allocates a temporary tensor of its first operand's size."""
 
 
 def _half_to_float(operator: Any) -> Callable[..., Tensor]:

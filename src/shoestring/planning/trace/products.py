@@ -49,6 +49,12 @@ def shape(func: Any, args: tuple[Any, ...], result: Any) -> tuple[int, ...]:
     return ()
 
 
+def shares_heads(func: Any, args: tuple[Any, ...]) -> bool:
+    """Return whether queries of fused attention share heads of keys, which torch's counter of FLOPs does not know."""
+    first = _QUERY.get(func)
+    return first is not None and args[first].shape[1] != args[first + 1].shape[1]
+
+
 def _convolution_shape(values: Tensor, weight: Tensor, output: Tensor, stride: Sequence[int]) -> tuple[int, ...]:
     outputs, depth, *kernel = weight.shape
     groups = values.shape[1] // depth
@@ -77,7 +83,7 @@ def correct_flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], flop
     convolution the counter ignores the groups.
     """
     if func in _QUERY:
-        if not flops:  # of the CPU's kernel, which torch's counter does not know: two products, and five in backward
+        if not flops:  # what torch's counter does not know: two products, and five in backward
             flops = (5 if _QUERY[func] else 2) * 2 * math.prod(shape)
         index = _causal_index(func)
         causal = index is not None and (args[index] if index < len(args) else kwargs.get("is_causal", False))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from shoestring.base.settings import Precision
 
@@ -129,6 +129,28 @@ class Free:
     storage: int
 
 
+class Reduction(NamedTuple):
+    """What the buffers follow from of a reduction that several blocks of threads may divide among them."""
+
+    bytes: int
+    """The bytes of the partial results of one block for each result."""
+    blocks: int
+    """The blocks of threads that compute all results if each result has one."""
+    threads: int
+    """The threads of a block."""
+    values: int
+    """The values that a thread adds up if each result has one block."""
+
+
+class SplitSum(NamedTuple):
+    """What the buffer follows from of sums that are made in as many parts as keep all multiprocessors busy."""
+
+    bytes: int
+    """The bytes of one part."""
+    parallel: int
+    """The blocks of threads that work on one part."""
+
+
 @dataclass(frozen=True, slots=True)
 class Op:
     """An operator that runs kernels on the device."""
@@ -149,6 +171,11 @@ class Op:
     python_calls: int = 0
     """The number of Python functions that the host called since the previous operator with a kernel
     (`planning/trace/python_calls.py`)."""
+    buffers: Reduction | SplitSum | None = None
+    """Buffers that depend on the number of multiprocessors (`planning/estimate/kernel_buffers.py`)."""
+    in_place: bool = False
+    """Whether the target writes the result into an operand. The trace has a new storage for it, allocated directly
+    before the operator, and the operand is freed directly after it (`planning/estimate/requests.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +249,8 @@ class Trace:
             kind = _KINDS[number]
             if kind is Op:
                 row[0], row[6] = names[row[0]], tuple(row[6])
+                if len(row) > _PLAIN_FIELDS:
+                    row[_PLAIN_FIELDS] = _buffers(row[_PLAIN_FIELDS])
             events.append(kind(*row))
         return cls(
             micro_batch=values["micro_batch"],
@@ -236,6 +265,16 @@ class Trace:
         )
 
 
+_PLAIN_FIELDS = 8
+"""The fields of an operator before its buffers, which few have, as are those in place."""
+
+
+def _buffers(numbers: Sequence[int]) -> Reduction | SplitSum | None:
+    if not numbers:
+        return None
+    return Reduction(*numbers) if len(numbers) == len(Reduction._fields) else SplitSum(*numbers)
+
+
 def _rows(events: tuple[Event, ...], numbers: Mapping[str, int]) -> Iterator[list[Any]]:
     for event in events:
         match event:
@@ -243,8 +282,9 @@ def _rows(events: tuple[Event, ...], numbers: Mapping[str, int]) -> Iterator[lis
                 yield [0, storage]
             case Free(storage):
                 yield [1, storage]
-            case Op(name, flops, size, precision, launches, calls, shape, python_calls):
-                yield [2, numbers[name], flops, size, precision, launches, calls, shape, python_calls]
+            case Op(name, flops, size, precision, launches, calls, shape, python_calls, buffers, in_place):
+                row = [2, numbers[name], flops, size, precision, launches, calls, shape, python_calls]
+                yield [*row, buffers or (), in_place] if buffers or in_place else row
             case Phase(name, update, microbatch):
                 yield [3, name, update, microbatch]
             case Repeat(times):

@@ -15,16 +15,31 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from shoestring.base.settings import Precision
-from shoestring.planning.trace import attention, bounds, kernels, layouts, products, recurrent
+from shoestring.planning.trace import attention, bounds, in_place, layouts, products, recurrent, reductions, results
+from shoestring.planning.trace import scratch as kernel_scratch
 from shoestring.planning.trace.draws import Draws
 from shoestring.planning.trace.fake import DEVICE_OF
-from shoestring.planning.trace.record import Alloc, Event, Free, Op, Part, Phase, PhaseName, Repeat, Storage
+from shoestring.planning.trace.record import (
+    Alloc,
+    Event,
+    Free,
+    Op,
+    Part,
+    Phase,
+    PhaseName,
+    Repeat,
+    Storage,
+)
 from shoestring.planning.trace.simulated_device import DEVICE
 
 _PRECISIONS: dict[torch.dtype, Precision] = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 # Operators that read only as much of their first operand as they return.
 _GATHERS = {"aten::embedding", "aten::index", "aten::index_select", "aten::gather"}
+
+
+_FREED = -1
+"""In place of the index of a storage of a kernel's own memory that is freed already."""
 
 
 def is_simulated(tensor: Tensor) -> bool:
@@ -79,6 +94,9 @@ class Recorder(TorchDispatchMode):
         self._bounds: dict[tuple[str, str], int] = {}
         """The largest number of rows by operator and place, where it depends on values."""
         self._draws = Draws()
+        self._is_backward = False
+        self._overwritten: int | None = None
+        """The storage of the operand into which the target writes the last operator's result, if nobody needs it."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -93,16 +111,27 @@ class Recorder(TorchDispatchMode):
             return args[0].fake_device
         self.operator = func.name()
         self._calls += 1
+        on_gpu = self._watched is is_simulated and attention.CAPABILITY.get() is not None
         result = self._result(func, args, kwargs)
-        returned = self._watched_tensors(result)
-        new = [tensor for tensor in returned if self._track(tensor)]
-        if attention.CAPABILITY.get():
-            self._record_scratch(kernels.scratch_bytes(func, args) + bounds.scratch_bytes(func, args))
+        returned = self._watched_tensors(results.on_device(func, args, result) if on_gpu else result)
+        scratch = kernel_scratch.scratch(func, args) if on_gpu else kernel_scratch.Scratch()
+        scratch_storages: list[int] = []
+        self._record_scratch(scratch.before, scratch_storages)
+        storage_bytes = results.storage_bytes(func, args) if on_gpu else None
+        new = [tensor for tensor in returned if self._track(tensor, storage_bytes)]
+        self._record_scratch(scratch.after, scratch_storages)
+        operand = in_place.operand(func, args, self._is_backward) if on_gpu and new else None
+        if operand is not None:  # which has to be freed directly after the operator
+            self._free_scratch(scratch_storages)
         written = [tensor for get in _written_arguments(func) for tensor in self._watched_tensors(get(args, kwargs))]
         if (new or written) and not _only_allocates(func):
             read = self._watched_tensors((args, kwargs))
             op = operator(func, args, kwargs, result, read, new + written)
+            if on_gpu and (buffers := reductions.reduction(func, args, kwargs) or kernel_scratch.split_sum(func, args)):
+                op = replace(op, buffers=buffers)
             self._append_operator(op, self._calls, self._python_calls)
+        self._free_scratch(scratch_storages)
+        self._overwritten = self.storage_index(operand)
         if func is recurrent.FORWARD:
             self.label(result[-2:-1], "reserve space")
         return result
@@ -131,6 +160,7 @@ class Recorder(TorchDispatchMode):
             for index in (*(index for index, _ in self._live.values()), *self._untracked):
                 if index >= self._phase_start and self._parts[index] is None:
                     self._parts[index] = "activations"
+        self._is_backward = name == "backward"
         self._phase_start = len(self._bytes)
         self._events.append(Phase(name, update, microbatch))
 
@@ -260,19 +290,33 @@ class Recorder(TorchDispatchMode):
         self._events.append(replace(op, calls=calls, python_calls=python_calls))
         self._calls = self._python_calls = 0
 
-    def _record_scratch(self, size: int) -> None:
-        """Record the storage of a kernel's scratch memory, which is freed once the kernel is queued."""
-        if size:
-            self._events.append(Free(self._allocate(size, "temporaries")))
+    def _record_scratch(self, steps: Iterable[int], storages: list[int]) -> None:
+        """Record the steps of a kernel's own memory (`scratch.Scratch`); `storages` are those so far, in order."""
+        for step in steps:
+            if step >= 0:
+                storages.append(self._allocate(step, "temporaries"))
+            else:
+                self._events.append(Free(storages[~step]))
+                storages[~step] = _FREED
 
-    def _track(self, tensor: Tensor) -> bool:
-        """Track the tensor's storage and return whether it is new."""
+    def _free_scratch(self, storages: list[int]) -> None:
+        """Record that what remains of a kernel's own memory is freed."""
+        for storage in reversed(storages):
+            if storage != _FREED:
+                self._events.append(Free(storage))
+        storages.clear()
+
+    def _track(self, tensor: Tensor, size: int | None = None) -> bool:
+        """Track the tensor's storage, of another `size` than it has here, and return whether it is new."""
         storage = tensor.untyped_storage()
         address: int = storage._cdata
         if address in self._live or not storage.nbytes():
             return False
 
-        self._live[address] = self._allocate(storage.nbytes(), None), weakref.ref(storage, self._on_free(address))
+        self._live[address] = (
+            self._allocate(size or storage.nbytes(), None),
+            weakref.ref(storage, self._on_free(address)),
+        )
         return True
 
     def _on_free(self, address: int) -> Callable[[weakref.ref[Any]], None]:
@@ -286,9 +330,20 @@ class Recorder(TorchDispatchMode):
             elif copied is not None and copied() is not None:
                 self._untracked.add(index)
             else:
-                self._events.append(Free(index))
+                self._append_free(index)
 
         return record_free
+
+    def _append_free(self, index: int) -> None:
+        """Record that a storage is freed.
+
+        An operand that is freed directly after its operator was needed by no other one.
+        """
+        last = self._events[-1] if self._events else None
+        if self._overwritten == index and isinstance(last, Op):
+            self._events[-1] = replace(last, in_place=True)
+        self._overwritten = None
+        self._events.append(Free(index))
 
     def _allocate(self, size: int, part: Part | None) -> int:
         """Record the allocation of a new storage and return its index."""
@@ -309,7 +364,7 @@ def operator(
     """Return the record of a call that read and wrote these tensors on the device."""
     if func._schema.name in _GATHERS:
         read = written
-    count = flop_registry.get(func._overloadpacket)
+    count = None if products.shares_heads(func, args) else flop_registry.get(func._overloadpacket)
     shape = products.shape(func, args, result)
     flops = int(count(*args, **kwargs, out_val=result)) if count else 0
     precision: Precision = next((name for x in read if (name := _PRECISIONS.get(x.dtype))), "fp32")

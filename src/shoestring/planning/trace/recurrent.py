@@ -103,7 +103,8 @@ def _kernel(name: str, gates: int, saved: int) -> Any:
             )
         # cuDNN requires a contiguous sequence with time first.
         sequence = sequence.transpose(0, 1).contiguous() if batch_first else sequence.contiguous()
-        shape = (gates, saved, layers, directions, bool(dropout and train))
+        # Only a layer that is trained has a reserve space (`_cudnn_rnn` in `aten/src/ATen/native/cudnn/RNN.cpp`).
+        shape = (gates, saved if train else 0, layers, directions, bool(dropout and train))
         apply: Any = _Recurrent.apply
         output, *states = apply(shape, len(states), sequence, *states, *weights)
         return output.transpose(0, 1) if batch_first else output, *states

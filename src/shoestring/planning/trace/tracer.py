@@ -21,8 +21,9 @@ from shoestring.planning.trace.record import Facts, Trace
 from shoestring.planning.trace.stored import StoredTraces
 from shoestring.recipe.options import LoadedRecipe
 
-_LAST_DIFFERENCE = (8, 0)
-"""The last compute capability at which traces change (`attention.py`, `experts.py`)."""
+_TRACED_AS = {(8, 9): (8, 6), (9, 0): (8, 0)}
+"""Compute capabilities with the traces of another one: the kernels that they choose have the same memory
+(`attention.py`, `attention_scratch.py`, `experts.py`)."""
 
 
 class Tracer:
@@ -193,10 +194,10 @@ class Tracer:
 def _traced_capability(device: Device) -> tuple[int, int] | None:
     """Return the compute capability to trace for: one for all devices whose traces are equal, so that they share them.
 
-    A comparison of targets would otherwise trace the same update for an L4, an A100 and an H100.
+    A comparison of targets would otherwise trace the same update for an A10 and an L4, an A100 and an H100.
     """
     capability = device.compute_capability
-    return capability and min(capability, _LAST_DIFFERENCE)
+    return capability and _TRACED_AS.get(capability, capability)
 
 
 def _raise_without_copy() -> ChildCopy:

@@ -67,8 +67,9 @@ def wheel_folders():
 
 def install():
     installed = importlib.util.find_spec("shoestring")
-    if installed and (Path(installed.origin).parent / ".installed-from").is_file():
-        if (Path(installed.origin).parent / ".installed-from").read_text() == DIGEST:
+    if installed and installed.origin:  # a folder that only has this name has none
+        source = Path(installed.origin).parent / ".installed-from"
+        if source.is_file() and source.read_text() == DIGEST:
             return
     content = base64.b85decode(CARRIED.replace("\\n", ""))
     if hashlib.sha256(content).hexdigest() != DIGEST:

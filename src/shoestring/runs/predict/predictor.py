@@ -95,15 +95,20 @@ class Predictor:
             indices = list(samples)
             for start in range(0, len(indices), self.size):
                 group = indices[start : start + self.size]
-                result = catch_out_of_memory(partial(self._predict_batch, [samples[index] for index in group]))
-                if not isinstance(result, Failure):
+                predict = partial(self._predict_batch, [samples[index] for index in group])
+                result = catch_out_of_memory(predict)
+                if isinstance(result, Failure):
+                    free_unused_memory()
+                    if self.size > 1:
+                        self._reduce(result.message, len(group))
+                        break
+                    # Its row says so for good, so that it is tried once more, without cached memory.
+                    result = catch_out_of_memory(predict)
+                if isinstance(result, Failure):
+                    free_unused_memory()
+                    failed[group[0]] = result.message
+                else:
                     answers.update(zip(group, result, strict=True))
-                    continue
-                free_unused_memory()
-                if self.size > 1:
-                    self._reduce(result.message, len(group))
-                    break
-                failed[group[0]] = result.message
             else:
                 self._require_success(answers, failed)
                 errors.update({index: f"out of memory: {message}" for index, message in failed.items()})

@@ -94,6 +94,7 @@ class Workers:
 
     def close(self) -> None:
         """End the processes, even while they fetch a sample."""
+        _end_pinning(self._iterator)
         processes = [process for process in self._processes if process.pid is not None]
         for process in processes:
             # On SIGTERM from its parent, torch's worker exits immediately with status 0.
@@ -120,6 +121,20 @@ class Workers:
                 hint="check for out of memory on the host or in /dev/shm, and for a crash in the dataset's code; "
                 "workers=0 fetches in the training process and shows the cause",
             ) from error
+
+
+def _end_pinning(iterator: Any) -> None:
+    """End the DataLoader's thread that puts batches into pinned memory, as torch does before it ends the processes: the
+    thread receives tensors from them, and would print an error if they ended meanwhile.
+
+    The names are private (`torch/utils/data/dataloader.py: _shutdown_workers`, unchanged from torch 2.10 to 2.13).
+    """
+    names = ("_pin_memory_thread", "_pin_memory_thread_done_event", "_worker_result_queue")
+    thread, is_over, queue = (getattr(iterator, name, None) for name in names)
+    if thread is not None and is_over is not None and queue is not None:
+        is_over.set()
+        queue.put((None, None))  # wakes the thread
+        thread.join(_EXIT_SECONDS)
 
 
 class _RequestSampler:

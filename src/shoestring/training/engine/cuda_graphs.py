@@ -10,6 +10,7 @@ that draws random numbers on the host, or replaces its tensors by others, is rej
 from __future__ import annotations
 
 import contextlib
+import ctypes
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
@@ -191,11 +192,26 @@ def cuda_capture() -> Capture:
                 with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                     result = work()
             except BaseException:
+                _let_be_destroyed(graph)
                 _end_failed_capture(pool)
                 raise
         return result, graph.replay
 
     return capture
+
+
+def _let_be_destroyed(graph: torch.cuda.CUDAGraph) -> None:
+    """Prevent torch from ending the process when it destroys a graph whose capture has failed to begin.
+
+    A capture begins with the registration of the graph in the random generator. If that runs out of memory, the graph
+    refers to a generator that does not know it, which its destructor cannot report
+    (`CUDAGeneratorState::register_graph` and `unregister_graph` in torch 2.10 to 2.13). It is registered again, or
+    without memory for that, never destroyed.
+    """
+    try:
+        graph.register_generator_state(torch.cuda.default_generators[torch.cuda.current_device()])
+    except RuntimeError:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(graph))
 
 
 def _end_failed_capture(pool: Any) -> None:

@@ -24,6 +24,7 @@ _MESSAGES = re.compile(
     | CUDNN_STATUS_NOT_SUPPORTED  # of a workspace that does not fit (accelerate: utils/memory.py)
     | (CUBLAS|CUSOLVER|CUSPARSE)_STATUS_ALLOC_FAILED | CUFFT_ALLOC_FAILED
     | CUBLAS_STATUS_NOT_INITIALIZED\ when\ calling\ `cublasCreate  # its workspace does not fit
+    | Cuda\ failure\ (\d+\ )?'out\ of\ memory' | Failed\ to\ CUDA\ [cm]alloc  # of NCCL (include/alloc.h)
     | DefaultCPUAllocator:\ (can't\ allocate\ memory|not\ enough\ memory)  # c10/core/impl/alloc_cpu.cpp
     | not\ enough\ memory:\ you\ tried\ to\ allocate
     | Cannot\ allocate\ memory\ \(12\) | \[Errno\ 12\]\ Cannot\ allocate\ memory

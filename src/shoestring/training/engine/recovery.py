@@ -3,11 +3,11 @@ overflow in fp16."""
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -16,7 +16,7 @@ from shoestring.base.renamed import accepts_old_arguments, instance_attributes_o
 from shoestring.techniques.fallbacks import halved, least_micro_batch
 from shoestring.techniques.norms import trains_batch_norm
 from shoestring.training.engine.buffers import BufferBackup
-from shoestring.training.engine.memory import Failure, catch_out_of_memory, free_unused_memory
+from shoestring.training.engine.memory import Failure, catch_out_of_memory, free_unused_memory, retry_with_freed_memory
 from shoestring.training.engine.precision import MIN_LOSS_SCALE, MixedPrecision
 from shoestring.training.engine.update import UpdateResult
 from shoestring.training.monitor.host_memory import describe_memory
@@ -55,7 +55,8 @@ class Recovering:
             result, micro_batch = recovering.run(attempt, micro_batch)  # store micro_batch in your checkpoint
 
     Before each new attempt gradients are cleared, buffers are restored from the start of the update, and the scaler
-    drops the state of the failed attempt but keeps its scale. Random generators are not changed: an attempt that seeds
+    drops the state of the failed attempt; its scale is that of the start of the update, or the smaller one after an
+    overflow. Random generators are not changed: an attempt that seeds
     them starts like the first one. Python attributes that a forward changes are not restored.
     """
 
@@ -90,20 +91,30 @@ class Recovering:
         Raises RunError if the smallest microbatch does not fit and no fallback is left, and HalfDoneError if weights
         may be partly updated: then only a checkpoint restores them.
         """
-        self._buffers.save()
+        retry_with_freed_memory(self._buffers.save, "copying the model's buffers")
+        scaler = self._mixed_precision.scaler
+        scale = scaler.state_dict() if scaler else {}
         overflows = 0
         while True:
             result = catch_out_of_memory(functools.partial(attempt, micro_batch))
             if isinstance(result, Failure):
-                self._rewind()
+                discard_attempt(self._model, self._optimizer, self._mixed_precision)
                 # The cache has blocks of the sizes that failed, which smaller ones would split; and a frame that has
                 # stored its exception is a reference cycle, which holds the frame's tensors until it is collected.
                 free_unused_memory()
+                self._buffers.restore()
+                if scaler:
+                    # Larger microbatches may have overflowed before. With smaller ones the update begins as if they had
+                    # not been tried: other scales round small gradients in fp16 differently.
+                    scaler.load_state_dict(scale)
+                    overflows = 0
                 micro_batch = self._next_micro_batch(result.message, micro_batch)
                 continue
             if isinstance(result, UpdateResult):
                 if not result.stepped:
-                    self._rewind()  # a skipped step must not leave anything else of its update behind either
+                    # A skipped step must not leave anything else of its update behind either.
+                    discard_attempt(self._model, self._optimizer, self._mixed_precision)
+                    self._buffers.restore()
                     if self._smaller_scale_may_help(result):
                         overflows += 1
                         continue
@@ -127,14 +138,10 @@ class Recovering:
         self._on_out_of_memory(OutOfMemory(failure=failure, micro_batch=micro_batch, action=description))
         return smaller
 
-    def _rewind(self) -> None:
-        discard_attempt(self._model, self._optimizer, self._mixed_precision)
-        self._buffers.restore()
-
     def _smaller_scale_may_help(self, result: UpdateResult) -> bool:
         """Return whether gradients may be finite with a smaller loss scale; not if the loss itself is not finite."""
         scaler = self._mixed_precision.scaler
-        return scaler is not None and scaler.get_scale() >= MIN_LOSS_SCALE and bool(torch.isfinite(result.loss))
+        return scaler is not None and scaler.get_scale() >= MIN_LOSS_SCALE and math.isfinite(float(result.loss))
 
 
 def discard_attempt(model: nn.Module, optimizer: Optimizer | None, mixed_precision: MixedPrecision) -> None:

@@ -28,6 +28,7 @@ from shoestring.training.checkpoint.compatibility import history_problems, optim
 from shoestring.training.checkpoint.trained import trained_state
 from shoestring.training.engine.averaging import AveragedWeights
 from shoestring.training.engine.cuda_graphs import CudaGraphs
+from shoestring.training.engine.memory import out_of_memory
 from shoestring.training.engine.parallel.divided_optimizer import collected
 from shoestring.training.engine.parallel.fully_sharded import FullySharded
 from shoestring.training.engine.parallel.ranks import Ranks
@@ -189,7 +190,7 @@ class TrainingState:
         """Load the sections of a checkpoint.
 
         Raises CheckpointError if the model, the optimizer or the precision is not the one that was saved; the state is
-        unchanged then.
+        unchanged then. After an out-of-memory error, which passes, it is restored in part.
         """
         if self.fully_sharded:
             saved = self.fully_sharded.own_rows(saved, self.optimizer)
@@ -200,10 +201,9 @@ class TrainingState:
         if self.schedulers:
             self.schedulers.rewind()
         try:
-            self.optimizer.load_state_dict(
-                self._own_memory(memory_format.with_strides(saved["optimizer"], self.optimizer))
+            eightbit.load_states(
+                self.optimizer, self._own_memory(memory_format.with_strides(saved["optimizer"], self.optimizer))
             )
-            eightbit.share_tables(self.optimizer)
             if scaler and saved["scaler"]:
                 scaler.load_state_dict(saved["scaler"])
             # Not strict: frozen weights are not saved, since the recipe creates them.
@@ -211,6 +211,8 @@ class TrainingState:
             if self.averages:
                 self.averages.restore(saved)
         except (RuntimeError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+            if out_of_memory(error):
+                raise
             self.optimizer.load_state_dict(previous_optimizer_state)
             raise CheckpointError(f"the checkpoint cannot be restored: {type(error).__name__}: {error}") from error
         self.update = saved["progress"]["update"]

@@ -119,3 +119,38 @@ def test_equal_statistics_of_three_shards_remain():
     buffers.end_update(sums, 3, buffers.changes)
     assert torch.equal(model.running_mean, before)
     assert torch.allclose(model.running_var, torch.full((500,), 4 / 3))
+
+
+@pytest.mark.parametrize(
+    ("place", "errors"),
+    [
+        # The other rank has made its step then, and would make it again in a repetition of the update.
+        ("torch.nn.utils.clip_grad_norm_", ["HalfDoneError", "HalfDoneError"]),
+        # The other rank waits in a collective; it ends when this one does.
+        ("shoestring.training.engine.parallel.updates.complete", ["PeerLostError", "RanksApartError"]),
+    ],
+)
+def test_rank_without_memory_after_the_ranks_have_agreed_on_the_gradients(tmp_path, monkeypatch, place, errors):
+    def act(rank):
+        model = nn.Linear(3, 1)
+        optimizer, shards = torch.optim.SGD(model.parameters(), lr=0.1), LogicalShards.of_rank(2, rank=rank, size=2)
+        updates = ShardedUpdates(model, optimizer, shards, Ranks.join(), CPU, seed=0)
+        if rank == 1:
+            monkeypatch.setattr(place, run_out_of_memory)
+        with pytest.raises(BaseException) as raised:  # noqa: PT011  (a lost rank raises no Exception)
+            updates.update(
+                lambda model, batch: model(batch).square().mean(),
+                0,
+                [(rank, [(torch.ones(1, 3), 1)])],
+                samples=2,
+                mixed_precision=mixed_precision("fp32", CPU),
+                clip_norm=1.0,
+            )
+        (tmp_path / f"{rank}").write_text(raised.type.__name__)
+
+    assert run_ranks(2, act, tmp_path) == [0, 0]
+    assert [(tmp_path / f"{rank}").read_text() for rank in range(2)] == errors
+
+
+def run_out_of_memory(*_, **__):
+    raise torch.OutOfMemoryError("CUDA out of memory")

@@ -5,6 +5,7 @@ shards, and every other buffer is that of the first shard.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,8 @@ from shoestring.training.engine.buffers import BufferBackup
 from shoestring.training.engine.parallel.ranks import Ranks
 
 _UNCHANGED, _WRITTEN, _REPLACED, _RESHAPED = range(4)
-"""What the first shard has done to a buffer: written to it, replaced it by a tensor like it, or by any other value."""
+"""What the first shard has done to a buffer: written to it, replaced it by a tensor like it, or by another value, such
+as a tensor in other memory."""
 
 
 class ShardBuffers:
@@ -94,10 +96,11 @@ class ShardBuffers:
         """Set a buffer on all ranks to its `value` on the first one."""
         current = _tensor(module, name)
         if change == _RESHAPED:
-            layout = self._ranks.share(lambda: None if value is None else [list(value.shape), str(value.dtype)])
+            layout = self._ranks.share(lambda: None if value is None else _layout(value))
             if value is None and layout:
-                dtype = getattr(torch, layout[1].removeprefix("torch."))
-                value = torch.empty(layout[0], dtype=dtype, device=self._device)
+                shape, dtype, is_on_host = layout
+                device = torch.device("cpu") if is_on_host else self._device
+                value = torch.empty(shape, dtype=getattr(torch, dtype), device=device)
         elif value is None and current is not None:
             value = torch.empty_like(current)
         if value is not None:
@@ -112,9 +115,14 @@ class ShardBuffers:
 def _change(initial: Tensor | None, version: int, tensor: Tensor | None) -> int:
     if tensor is initial and _version(tensor) == version:
         return _UNCHANGED
-    if initial is None or tensor is None or (initial.shape, initial.dtype) != (tensor.shape, tensor.dtype):
+    if initial is None or tensor is None or _layout(initial) != _layout(tensor):
         return _RESHAPED
     return _WRITTEN if tensor is initial else _REPLACED
+
+
+def _layout(tensor: Tensor) -> list[Any]:
+    """Return the shape, the type and whether the tensor is in host memory, from which other ranks can allocate it."""
+    return [list(tensor.shape), str(tensor.dtype).removeprefix("torch."), tensor.device.type == "cpu"]
 
 
 def _sum_of_equal(value: Tensor, count: int) -> Tensor:

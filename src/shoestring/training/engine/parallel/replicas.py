@@ -5,9 +5,12 @@ from torch import Tensor, nn
 
 from shoestring.base.errors import RunError
 from shoestring.training.checkpoint.divided import is_divided
+from shoestring.training.engine.memory import retry_with_freed_memory
 from shoestring.training.engine.parallel.ranks import Ranks
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_MOST_ELEMENTS = 2**21
+"""Of one sum: torch converts them to int64 first, in new memory."""
 
 
 def require_equal(model: nn.Module, ranks: Ranks, update: int) -> None:
@@ -20,7 +23,10 @@ def require_equal(model: nn.Module, ranks: Ranks, update: int) -> None:
     tensors = {name: tensor for name, tensor in model.state_dict(keep_vars=True).items() if not is_divided(tensor)}
     if not tensors:
         return
-    checksums = torch.stack([_checksum(tensor) for tensor in tensors.values()]).cpu()
+    checksums = retry_with_freed_memory(
+        lambda: torch.stack([_checksum(tensor) for tensor in tensors.values()]).cpu(),
+        "comparing the weights of the GPUs",
+    )
     rows = ranks.gather_tensor(checksums)
     for name, *values in zip(tensors, *rows, strict=True):
         rank = next((rank for rank, value in enumerate(values) if value != values[0]), None)
@@ -40,4 +46,6 @@ def _checksum(tensor: Tensor) -> Tensor:
         tensor = torch.view_as_real(tensor)
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
-    return tensor.detach().view(_INTEGERS[tensor.element_size()]).sum(dtype=torch.int64)
+    elements = tensor.detach().reshape(-1).view(_INTEGERS[tensor.element_size()])
+    sums = [part.sum(dtype=torch.int64) for part in elements.split(_MOST_ELEMENTS)]
+    return sums[0] if len(sums) == 1 else torch.stack(sums).sum()

@@ -9,7 +9,8 @@ an order of its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,12 +20,12 @@ from shoestring.base.errors import UsageError
 from shoestring.training.data.logical_shards import LogicalShards
 from shoestring.training.data.seeding import seed_all
 from shoestring.training.engine import foreach
-from shoestring.training.engine.memory import Failure
+from shoestring.training.engine.memory import Failure, HalfDoneError, out_of_memory_message
 from shoestring.training.engine.parallel.buckets import Buckets
 from shoestring.training.engine.parallel.buffers import ShardBuffers
 from shoestring.training.engine.parallel.divided_optimizer import DividedOptimizer
 from shoestring.training.engine.parallel.fully_sharded import FullySharded
-from shoestring.training.engine.parallel.ranks import Ranks
+from shoestring.training.engine.parallel.ranks import Ranks, RanksApartError
 from shoestring.training.engine.parallel.timing import RankTimes
 from shoestring.training.engine.parallel.tree import Sums, Tree, add_tensors, tree_sum
 from shoestring.training.engine.precision import MixedPrecision
@@ -87,7 +88,8 @@ class ShardedUpdates:
         A model that is divided among the ranks also needs the `missing` microbatches.
 
         The other arguments are those of `engine.update.update`, and so are the errors. Returns a Failure on all ranks
-        if one of them has run out of memory; only gradients and buffers have changed then.
+        if one of them has run out of memory; only gradients and buffers have changed then. Raises RanksApartError if
+        this rank has run out of memory in the exchange.
         """
         weights: list[float] = []
         divided = self._fully_sharded
@@ -136,7 +138,8 @@ class ShardedUpdates:
                 divided.reset(sums)
             return sums
         self.times.add([row[: RankTimes.count] for row in facts_by_rank])
-        total = self._exchange(sums, [row[RankTimes.count :] for row in facts_by_rank], samples)
+        with _ending_ranks_apart(self._ranks):
+            total = self._exchange(sums, [row[RankTimes.count :] for row in facts_by_rank], samples)
         self.times.clock.stop()
         if self._shards.count > 1:  # the optimizer's random numbers depend on no shard
             seed_all(self._shards.seed(self._seed, number, self._shards.count))
@@ -146,8 +149,12 @@ class ShardedUpdates:
             ),
             position,
         )
-        if isinstance(self._optimizer, DividedOptimizer) and isinstance(result, UpdateResult) and result.stepped:
-            self._optimizer.publish()
+        if isinstance(result, Failure):
+            # Other ranks have made their step, which a repetition of the update would make again.
+            raise HalfDoneError(result.message, hint="weights may be partly updated: resume from the last checkpoint")
+        if isinstance(self._optimizer, DividedOptimizer) and result.stepped:
+            with _ending_ranks_apart(self._ranks):
+                self._optimizer.publish()
         return result
 
     def _take_sums(self, total: Microbatch | None, shard: int, samples: int) -> Sums:
@@ -197,6 +204,18 @@ class ShardedUpdates:
     def _layout(self) -> list[Tensor]:
         """Return tensors like those of `Sums`."""
         return [*self._parameters, self._loss_sum, *self._buffers.running]
+
+
+@contextmanager
+def _ending_ranks_apart(ranks: Ranks) -> Iterator[None]:
+    """Raise RanksApartError for an out-of-memory error of this rank, whose part in a collective the others wait for."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        message = out_of_memory_message(error)
+        if message is None or ranks.size == 1:
+            raise
+        raise RanksApartError(Failure(message), on_all_ranks=False) from error
 
 
 def _require_separate(model: nn.Module, ranks: Ranks) -> None:

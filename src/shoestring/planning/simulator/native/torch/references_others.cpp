@@ -1,4 +1,5 @@
-// Dropout that keeps its mask, cuDNN's loss of connectionist temporal classification, least squares, and bags of embeddings.
+// Dropout that keeps its mask, cuDNN's loss of connectionist temporal classification, least squares, bags of embeddings, and the
+// gradient of the logarithm of the sigmoid.
 #include <ATen/ATen.h>
 
 #include "torch/references.h"
@@ -113,6 +114,14 @@ void embedding_bag_backward(Stack& stack, const Stack&) {
   set_results(stack, {result});
 }
 
+// gradient, input, buffer, and for the variant with an output the result: the host's operator reads the buffer, which is empty on
+// a GPU, and leaves zeros without an error.
+void log_sigmoid_backward(Stack& stack, const Stack&) {
+  Tensor result = float_at(stack, 0) * at::sigmoid(-float_at(stack, 1));
+  if (stack.size() > 3) result = tensor_at(stack, 3).copy_(result);
+  set_results(stack, {result});
+}
+
 }  // namespace
 
 void add_others(ReferenceTable& table) {
@@ -124,6 +133,8 @@ void add_others(ReferenceTable& table) {
   table["aten::_embedding_bag"] = embedding_bag;
   table["aten::_embedding_bag_forward_only"] = embedding_bag;
   table["aten::_embedding_bag_dense_backward"] = embedding_bag_backward;
+  table["aten::log_sigmoid_backward"] = log_sigmoid_backward;
+  table["aten::log_sigmoid_backward.grad_input"] = log_sigmoid_backward;
 }
 
 }  // namespace simulator

@@ -1,0 +1,90 @@
+"""Compare predicted memory with what PyTorch's allocator takes on a simulated GPU, for each configuration.
+
+    python -m benchmarks.lab.memory.predictions [--rows FOLDER] [--json OUT] [--side SIDE] [--only WORD ...]
+
+Each answer is appended to a file in FOLDER when it is known, and what is there is not computed again; `--side` computes
+the answers of one side only. OUT has the scores of all configurations with both answers.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from benchmarks.lab.memory.configurations import MODELS, RECIPES, Configuration, configurations
+from benchmarks.lab.memory.processes import Answers, Side, started
+from benchmarks.lab.memory.scores import Score, describe, score
+
+MEMORY_BYTES = 64 * 2**30
+"""Of each simulated GPU: more than any configuration needs, so that no limit changes what is reserved."""
+
+SIDES: tuple[Side, ...] = ("measuring", "estimating")
+
+RESULTS = Path(__file__).parents[2] / "results" / "lab-memory.json"
+
+
+def by_recipe(items: Sequence[Configuration]) -> list[Configuration]:
+    """Return the configurations with those of the same recipe one after the other, which share a tracing process."""
+    keys = {item.id: (item.model, json.dumps(dict(item.options))) for item in items}
+    models = [*MODELS, *RECIPES]
+    return sorted(items, key=lambda item: (models.index(item.model), keys[item.id]))
+
+
+def read(file: Path) -> dict[str, dict[str, Any]]:
+    """Return the answers in a file by the configurations' ids."""
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    return {row["id"]: row["answer"] for row in map(json.loads, lines)}
+
+
+def collect(items: Sequence[Configuration], folder: Path, sides: Sequence[Side]) -> Iterator[Score]:
+    """Compute the answers that the files in `folder` lack, and yield the score of each configuration with both."""
+    files = {side: folder / f"{side}.jsonl" for side in SIDES}
+    answers = {side: read(file) for side, file in files.items()}
+    with ExitStack() as stack:
+        processes: dict[tuple[Side, str], Answers] = {}
+        for item in items:
+            for side in sides:
+                if item.id in answers[side]:
+                    continue
+                on = item.on if side == "measuring" else "any"
+                if (side, on) not in processes:
+                    process = started(side, on=item.on, memory_bytes=MEMORY_BYTES, log=folder / f"{side}.log")
+                    processes[side, on] = stack.enter_context(process)
+                began = time.monotonic()
+                answer = processes[side, on].ask(item)
+                answers[side][item.id] = {**answer, "seconds": round(time.monotonic() - began, 2)}
+                with files[side].open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({"id": item.id, "answer": answers[side][item.id]}) + "\n")
+            if all(item.id in known for known in answers.values()):
+                yield score(item, answers["measuring"][item.id], answers["estimating"][item.id])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=Path, help="the folder of the answers; default: a temporary one")
+    parser.add_argument("--json", type=Path, default=RESULTS)
+    parser.add_argument("--side", choices=SIDES)
+    parser.add_argument("--only", nargs="+", metavar="WORD", help="configurations or kinds that contain one of these")
+    options = parser.parse_args(arguments)
+    rows_folder = options.rows or Path(tempfile.mkdtemp(prefix="shoestring-lab-"))
+    rows_folder.mkdir(parents=True, exist_ok=True)
+    words = options.only or [""]
+    items = [item for item in configurations() if any(word in item.id or word in item.kind for word in words)]
+    scores = []
+    for item in collect(by_recipe(items), rows_folder, [options.side] if options.side else SIDES):
+        scores.append(item)
+        print(f"{len(scores)}/{len(items)} {item.describe()}", file=sys.stderr, flush=True)
+    print(describe(scores))
+    if not options.only:
+        scores.sort(key=lambda score: [item.id for item in items].index(score.id))
+        options.json.write_text(json.dumps({"rows": [item.json() for item in scores]}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,67 @@
+"""Operators that write into an operand on the target, while under a dispatch mode torch has them return a new tensor.
+
+torch's C++ code takes another path if an operand is a subclass of Tensor or a dispatch mode is active
+(`isTensorSubclassLike` in `aten/src/ATen/TensorSubclassLikeUtils.h`), as for fake tensors.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_ATEN: Any = torch.ops.aten
+
+IN_MATH: ContextVar[bool] = ContextVar("IN_MATH", default=False)
+"""Whether torch's math implementation of attention runs, which adds its mask to the scores in place
+(`attention.cpp: _scaled_dot_product_attention_math`)."""
+
+_ADD = _ATEN.add.Tensor
+
+_SCATTERING = (_ATEN.index_put.default, _ATEN.scatter_add.default, _ATEN.scatter.src)
+"""Operators of backward that write into a tensor of zeros (`FunctionsManual.cpp: index_backward`,
+`TensorAdvancedIndexing.cpp: gather_backward`, `ReduceOps.cpp: value_selecting_reduction_backward_symint`)."""
+
+_OF_NODES = {
+    _ATEN.sub.Tensor: "BinaryCrossEntropyWithLogitsBackward0",
+    _ATEN.mul.Tensor: "BinaryCrossEntropyWithLogitsBackward0",
+}
+"""Operators of one node of autograd alone (`FunctionsManual.cpp: binary_cross_entropy_with_logits_backward`)."""
+
+
+def operand(func: Any, args: tuple[Any, ...], is_backward: bool) -> Tensor | None:
+    """Return the operand into which the target writes the result if nothing else needs it; None if it does not."""
+    if func is _ADD and IN_MATH.get():
+        return _tensor(args)
+    if not is_backward:
+        return None
+    if func is _ADD:
+        return _accumulated(args)
+    if func in _SCATTERING:
+        return _tensor(args)
+    node: Any = torch._C._current_autograd_node() if func in _OF_NODES else None
+    return _tensor(args) if node is not None and node.name() == _OF_NODES[func] else None
+
+
+def _accumulated(args: tuple[Any, ...]) -> Tensor | None:
+    """Return the gradient to which autograd adds another one, if it may do so in place.
+
+    The gradient must not be a view, whose base holds the same storage, and must fill its storage
+    (`can_accumulate_inplace` in `torch/csrc/autograd/input_buffer.cpp`).
+    """
+    gradient = _tensor(args)
+    if gradient is None or gradient._is_view() or not _is_dense(gradient):
+        return None
+    return gradient
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Return whether the elements lie one beside the other, none of them twice."""
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return extent == tensor.numel()
+
+
+def _tensor(args: tuple[Any, ...]) -> Tensor | None:
+    return args[0] if isinstance(args[0], Tensor) else None

@@ -1,0 +1,1 @@
+"""What people type, on a simulated GPU: recipes, commands, trainers of libraries, notebooks, examples."""

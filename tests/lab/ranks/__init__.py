@@ -1,0 +1,1 @@
+"""Processes that train together on simulated GPUs, over NCCL, with real values."""

@@ -1,0 +1,109 @@
+"""ddp and zero1: 1, 2 and 4 GPUs end in the same bits, over NCCL, and in the numbers of the CPU."""
+
+from itertools import product
+
+import pytest
+import torch
+from safetensors.torch import load
+
+from shoestring.training.engine.parallel.replicas import _checksum
+from tests.lab.ranks import training
+from tests.sessions import final_bits, final_checkpoint
+
+VALUES = {"logical_shards": 4, "micro_batch": 2, "save_every_updates": 3}
+LORA = {"lora_r": 2, "lora_targets": "linear", "lora_dropout": 0.1}
+CASES = {
+    "buffers": ("Tokens", {"ema": 0.5}),
+    "fp16": ("Overflowing", {"precision": "fp16", "checkpointing": "full"}),
+}
+"""The recipe and its values."""
+SLOW_CASES = {
+    "averages": ("Text", {"checkpointing": "1", "ema": 0.5}),
+    "bf16": ("Text", {"precision": "bf16"}),
+    "channels_last": ("Tokens", {"memory_format": "channels_last"}),
+    "fused": ("Text", {"optimizer_kernel": "fused", "precision": "fp16"}),
+    "LSTM": ("temporal", {"size": "tiny", "architecture": "lstm", "epochs": 2, "max_updates": 6}),
+    "legal": ("legal", {"size": "tiny", "epochs": 1, "max_updates": 4}),
+    "LoRA": ("Text", LORA | {"precision": "fp16"}),
+}
+
+
+def run_of(name, sharding, folder):
+    recipe, values = (CASES | SLOW_CASES)[name]
+    return {
+        "recipe": recipe,
+        "run": str(folder / f"{name} {sharding}"),
+        "values": VALUES | values | {"sharding": sharding},
+    }
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {1: product(CASES, ["ddp"]), 2: [("buffers", "zero1"), ("fp16", "ddp")], 4: [("buffers", "ddp"), ("fp16", "zero1")]},
+        pytest.param({size: product(CASES | SLOW_CASES, ["ddp", "zero1"]) for size in (1, 2, 4)}, marks=pytest.mark.slow),
+    ],
+    ids=["some", "all"],
+)
+def test_numbers_of_gpus_have_equal_bits(ranks_on, tmp_path, chosen):
+    driver, overflows = ranks_on("kaggle-l4x4"), {}
+    pairs = {size: list(each) for size, each in chosen.items()}
+    for size, cases in pairs.items():
+        runs = [run_of(*case, tmp_path / str(size)) for case in cases]
+        imports = ["transformers.modeling_utils"] if any(name == "LoRA" for name, _ in cases) else []
+        overflows[size] = driver.run(size, training.train_all, runs=runs, seconds=500, imports=imports)
+    for size, cases in pairs.items():
+        for name, sharding in cases:
+            bits = final_checkpoint if name == "LoRA" else final_bits  # whose light weights are peft's
+            expected, actual = bits(tmp_path / "1" / f"{name} ddp"), bits(tmp_path / str(size) / f"{name} {sharding}")
+            assert actual == expected, (name, size, sharding)
+    if ("fp16", "zero1") in pairs[4]:
+        counts = [each[pairs[4].index(("fp16", "zero1"))] for each in overflows[4]]
+        assert sum(map(bool, counts)) == 1  # on one GPU only, and all repeat the update with a smaller scale
+
+
+def test_gpus_learn_as_processes_on_the_cpu(ranks_on, tmp_path):
+    """Over NCCL and over gloo, without random numbers, which are others on the CPU."""
+    driver = ranks_on("kaggle-l4x4")
+    values = VALUES | {"ema": 0.5}
+    for device in ("cuda", "cpu"):
+        runs = [
+            {"recipe": recipe, "run": str(tmp_path / f"{recipe} {device}"), "values": values | {"sharding": sharding}}
+            for recipe, sharding in (("Plain", "ddp"), ("PlainText", "zero1"))
+        ]
+        driver.run(2, training.train_all, runs=runs, device=device)
+    for recipe in ("Plain", "PlainText"):
+        gpu, cpu = (final_checkpoint(tmp_path / f"{recipe} {device}") for device in ("cuda", "cpu"))
+        for section in ("model", "averaged", "optimizer"):
+            expected, actual = load(cpu[section]), load(gpu[section])
+            # Moving a model to a GPU makes two copies of a buffer that two modules share.
+            assert set(actual) - set(expected) <= {"embedding.largest"} and set(expected) <= set(actual)
+            for name, tensor in expected.items():
+                torch.testing.assert_close(actual[name], tensor, rtol=1e-4, atol=1e-6)
+        assert gpu["metrics"]["validation"]["loss"] == pytest.approx(cpu["metrics"]["validation"]["loss"], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_processes_that_share_a_gpu_communicate_over_gloo(ranks_on, tmp_path):
+    driver = ranks_on("kaggle-t4")
+    for size, shardings in ((1, ["ddp"]), (2, ["ddp", "zero1"])):
+        driver.run(size, training.train_all, runs=[run_of("buffers", each, tmp_path / str(size)) for each in shardings])
+    bits = final_bits(tmp_path / "1" / "buffers ddp")
+    assert all(final_bits(tmp_path / "2" / f"buffers {sharding}") == bits for sharding in ("ddp", "zero1"))
+
+
+def test_comparison_of_replicas_needs_little_memory():
+    tensor = torch.ones(2**24, device="cuda")
+    before = torch.cuda.memory_allocated()
+    assert int(_checksum(tensor)) == 2**24 * int(torch.ones(1).view(torch.int32))
+    assert torch.cuda.max_memory_allocated() - before <= 2**24 + 2**14
+
+
+@pytest.mark.slow
+def test_stopped_run_continues_on_other_numbers_of_gpus(ranks_on, tmp_path):
+    driver = ranks_on("kaggle-l4x4")
+    straight, moved = (run_of("buffers", "zero1", tmp_path / name) for name in ("straight", "moved"))
+    driver.run(1, training.train_all, runs=[straight])
+    for size, stop, at in ((2, "SIGTERM", 5), (1, "SIGTERM", 3), (4, "limit", 2), (2, "", 0)):
+        driver.run(size, training.train_all, runs=[{**moved, "last_stop": stop, "last_at": at}])
+    assert final_bits(tmp_path / "moved" / "buffers zero1") == final_bits(tmp_path / "straight" / "buffers zero1")

@@ -1,0 +1,36 @@
+"""Predicted memory beside what PyTorch's allocator takes: a selection of `benchmarks.lab.memory.configurations`."""
+
+import pytest
+from benchmarks.lab.memory.configurations import configurations
+from benchmarks.lab.memory.predictions import SIDES, collect
+from benchmarks.lab.memory.scores import problems
+
+SELECTED = (
+    "gpt2 seq_len=512 4 fp16",
+    "gpt2 seq_len=512 4 fp16 offload=optimizer",
+    "gpt2 seq_len=512 4 fp16 gpus=2 sharding=zero1",
+    "gpt2 seq_len=512 8 fp16 evaluation",
+    "bert-base seq_len=256 16 fp32",
+    "bert-base seq_len=256 lora_r=8 16 fp16",
+    "vit-base 16 fp16 checkpointing=full",
+    "resnet-50 16 fp16",
+    "opt-125m seq_len=512 lora_r=8 quantization=nf4 weights=fp16 4 fp16",
+    "t5-small seq_len=256 8 fp16",
+)
+
+
+@pytest.fixture(scope="module")
+def scores(tmp_path_factory):
+    items = {item.id: item for item in configurations()}
+    folder = tmp_path_factory.mktemp("rows")
+    return {score.id: score for score in collect([items[name] for name in SELECTED], folder, SIDES)}
+
+
+def test_the_selection_reaches_the_goals(scores):
+    assert not [score.describe() for score in scores.values() if score.skipped]
+    assert not list(problems(list(scores.values())))
+
+
+@pytest.mark.parametrize("name", SELECTED)
+def test_loading_is_predicted(scores, name):
+    assert abs(scores[name].error("loading")) <= 0.02, scores[name].describe()
