@@ -134,10 +134,10 @@ def run(scenarios: Sequence[Scenario], *, with_ranks: bool, every: int, file: Pa
             _write(file, results.content(every))
         if with_ranks:
             print(f"{TWO_GPUS}: in processes of their own", flush=True)
-            for case in ranks.start(Path(folder, "ranks"), EVERY_OF_RANKS * every, seconds=LIMIT_SECONDS):
-                if results.scenario != case["scenario"]:
-                    results.begin(case["scenario"], None)
-                results.add(case["first"], case["count"], case["outcome"], case["places"], case["error"])
+            for row in ranks.start(Path(folder, "ranks"), EVERY_OF_RANKS * every, seconds=LIMIT_SECONDS):
+                if results.scenario != row["scenario"]:
+                    results.begin(row["scenario"], None)
+                results.add(row["first"], row["count"], row["outcome"], row["places"], row["error"])
             progress.report(TWO_GPUS, 1.0, is_over=True)
             _write(file, results.content(every))
     return results

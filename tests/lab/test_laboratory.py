@@ -29,3 +29,10 @@ def test_started_processes_have_gpus_of_their_own(run_simulated):
     """
     assert run_simulated(code, on="kaggle-t4x2").lines == ["2 Tesla T4 2.0"]
     assert run_simulated(code, on="l4").lines == ["1 NVIDIA L4 2.0"]
+
+
+def test_lists_of_tensors_on_both_devices_are_computed_once():
+    tensors = [torch.full((3,), 2.0, device=device) for device in ("cpu", "cuda")]
+    torch._foreach_add_(tensors, 2.0)
+    torch._foreach_mul_(tensors, 3.0)
+    assert [tensor.tolist() for tensor in tensors] == [[12.0] * 3] * 2

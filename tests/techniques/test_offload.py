@@ -207,3 +207,18 @@ def test_recurrent_layers_do_not_keep_the_copies_of_their_weights() -> None:
     offload.copy_weights_on_use([layer], "cpu", on_copy=lambda _: None)
     layer(torch.ones(2, 3, 4))
     assert all(map(lambda flat, weight: flat is weight, layer._flat_weights, layer.parameters()))
+
+
+def test_a_block_keeps_its_weights_if_a_copy_runs_out_of_memory() -> None:
+    model, copies = Model(), list[Tensor]()
+
+    def fail_at_the_second(copied: Tensor) -> None:
+        copies.append(copied)
+        if len(copies) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    before = list(model.parameters())
+    offload.copy_weights_on_use(list(model.blocks), "cpu", on_copy=fail_at_the_second)
+    with pytest.raises(torch.OutOfMemoryError):
+        model(torch.ones(2, 4))
+    assert len(before) == len(list(model.parameters())) and all(map(lambda a, b: a is b, before, model.parameters()))

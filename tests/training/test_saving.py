@@ -13,6 +13,7 @@ from shoestring.training.checkpoint.manifest import read_manifest
 from shoestring.training.checkpoint.sections import read_sections
 from shoestring.training.checkpoint.store import Store
 from shoestring.training.engine.averaging import AveragedWeights
+from shoestring.training.engine.memory import NoMemoryError
 from shoestring.training.engine.precision import mixed_precision
 from shoestring.training.engine.state import TrainingState
 from shoestring.training.save_policy import SavePolicy
@@ -329,3 +330,25 @@ class EpochsOfThree:
 
     def data(self):
         return {"train": torch.ones(6, 2), "validation": torch.ones(2, 2)}
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_restoring_is_tried_again_without_memory(slow, state, monkeypatch, failures):
+    """A checkpoint that does not fit is not taken for one that cannot be restored."""
+    slow.saver.save(state)
+    expected, load, calls = state.optimizer.state_dict(), state.optimizer.load_state_dict, []
+
+    def fail(saved):
+        calls.append(saved)
+        if len(calls) <= failures:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        load(saved)
+
+    monkeypatch.setattr(state.optimizer, "load_state_dict", fail)
+    if failures == 1:
+        assert slow.saver.restore(state, allow_inexact=False)
+        assert state.optimizer.state_dict() == expected
+    else:
+        with pytest.raises(NoMemoryError, match="out of memory while restoring the checkpoint: CUDA out of memory"):
+            slow.saver.restore(state, allow_inexact=False)
+    assert len(calls) == 2

@@ -28,6 +28,8 @@ class Configuration:
     on: str = "kaggle-t4"
     """The target whose GPU is simulated, with more memory than it has."""
     work: Work = "updates"
+    first_share: float = 1.0
+    """The length of the samples of the very first microbatch, as a share of that of all later ones."""
 
     @property
     def id(self) -> str:

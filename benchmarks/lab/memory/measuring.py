@@ -15,6 +15,7 @@ import tempfile
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from benchmarks.memory.score import import_once
 
 from shoestring.recipe.losses import clip_norm, losses_by_stage
 from shoestring.recipe.options import LoadedRecipe
+from shoestring.techniques import nested
 from shoestring.training.data.batches import to_device
 from shoestring.training.data.logical_shards import LogicalShards
 from shoestring.training.engine.building import build
@@ -77,14 +79,21 @@ def measure(configuration: Configuration, rank: int) -> dict[str, Any]:
 
 
 def _microbatches(
-    configuration: Configuration, loaded: LoadedRecipe, device: torch.device, count: int
+    configuration: Configuration, loaded: LoadedRecipe, device: torch.device, count: int, *, first_share: float = 1.0
 ) -> Iterator[tuple[Any, int]]:
     settings = configuration.settings
     assert settings.micro_batch
     make_batch = loaded.parts.data.packed_batch if settings.packing == "yes" else None
-    for _ in range(count):
+    for number in range(count):
         batch = (make_batch or loaded.recipe.batch)(settings.micro_batch)
+        if number == 0 and first_share < 1:
+            batch = nested.replaced(batch, partial(_shortened, share=first_share), lambda value: value)
         yield to_device(batch, device, settings.memory_format), settings.micro_batch
+
+
+def _shortened(tensor: torch.Tensor, *, share: float) -> torch.Tensor:
+    """Return a share of the positions of a tensor of (samples, positions); others as they are."""
+    return tensor[:, : round(tensor.shape[1] * share)] if tensor.ndim == 2 else tensor
 
 
 def _make_updates(
@@ -106,7 +115,8 @@ def _make_updates(
         "run": state.cuda_graphs,
     }
     for number in range(UPDATES):
-        batches = _microbatches(configuration, loaded, device, MICROBATCHES * len(shards.own))
+        share = 1.0 if number else configuration.first_share
+        batches = _microbatches(configuration, loaded, device, MICROBATCHES * len(shards.own), first_share=share)
         if sharded:
             by_shard = ((shard, islice(batches, MICROBATCHES)) for shard in shards.own)
             result = sharded.update(loss, number, by_shard, **arguments)

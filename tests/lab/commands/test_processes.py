@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -94,6 +95,7 @@ print(json.dumps(losses))
 
 @pytest.mark.slow
 def test_bf16_on_a_gpu_that_has_it(run_simulated):
-    losses = json.loads(run_simulated(BF16, on="l4").lines[-1])
+    path = os.pathsep.join(filter(None, (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH"))))
+    losses = json.loads(run_simulated(BF16, on="l4", PYTHONPATH=path).lines[-1])
     assert losses["gpu"] == pytest.approx(losses["cpu"], rel=2e-2)
     assert losses["gpu"] != pytest.approx(losses["cpu"], rel=1e-6)

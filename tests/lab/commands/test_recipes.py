@@ -8,10 +8,14 @@ from tests.sessions import final_checkpoint, session
 
 CUDA = torch.device("cuda")
 
-QUICK = ("legal", "legal crf", "temporal", "cloud", "finetune", "finetune dpo", "lightning")
+COMPARED = ("legal crf", "temporal", "cloud", "finetune", "finetune dpo", "lightning")
 """Kinds of which most kernels are used by no other; the others take longer."""
+STOPPED = ("legal crf", "temporal", "cloud", "lightning")
 
-KINDS = [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in RECIPES]
+
+def kinds(quick):
+    return [kind if kind in quick else pytest.param(kind, marks=pytest.mark.slow) for kind in RECIPES]
+
 
 TOLERANCE = {"fp32": 2e-5, "fp16": 2e-3, "bf16": 2e-2}
 """Relative, of a loss. Of fp32 a few times the rounding of a sum of a thousand products; of the 16-bit types, to which
@@ -36,7 +40,7 @@ def trained(kind, folder, precision, device):
     return [*dict.fromkeys(losses)] + [metrics["loss"] for metrics in outcome.metrics.values() if "loss" in metrics]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", kinds(COMPARED))
 def test_losses_are_those_of_the_cpu(kind, tmp_path):
     expected = trained(kind, tmp_path / "cpu", "fp32", "cpu")
     assert len(expected) > 4
@@ -45,7 +49,7 @@ def test_losses_are_those_of_the_cpu(kind, tmp_path):
         assert losses == pytest.approx(expected, rel=TOLERANCE[precision]), precision
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", kinds(STOPPED))
 def test_a_stopped_run_ends_in_the_bits_of_one_that_was_not(kind, tmp_path):
     """In fp16 with dropout, so that the states of the loss scaler and of the GPU's generator count."""
     name, values = values_of(kind, tmp_path / "data")

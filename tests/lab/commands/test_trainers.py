@@ -32,8 +32,8 @@ TWO_FIT = 4
 """GiB of a sample of which a T4 has space for three, so that four are halved to two."""
 
 
-def train(run, demand, model=DropoutModel, data=Sums, **options):
-    """Train an epoch, in fp16 unless the options differ; return the weights and what was recorded.
+def train(run, demand, model=DropoutModel, data=Sums, callbacks=(), **options):
+    """Train an epoch, in fp16 unless the options differ; return the weights.
 
     An update has two microbatches of 4.
     """
@@ -41,24 +41,24 @@ def train(run, demand, model=DropoutModel, data=Sums, **options):
         output_dir=str(run.parent / "own"), per_device_train_batch_size=4, gradient_accumulation_steps=2,
         num_train_epochs=1, learning_rate=1e-2, report_to=[], logging_steps=1, seed=5, **(GPU | options),
     )  # fmt: skip
-    recorded = Recorded()
     with surviving(run) as survive:
         torch.manual_seed(3)
         trainer = survive(Trainer)(
-            model=demand.limit(model()), args=arguments, train_dataset=data(), callbacks=[recorded]
+            model=demand.limit(model()), args=arguments, train_dataset=data(), callbacks=[*callbacks]
         )
         trainer.train()
         weights = trainer.model.state_dict()
     assert {value.device.type for value in weights.values()} == {"cuda"}
-    return weights, recorded
+    return weights
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
 def test_genuine_out_of_memory_halves_the_microbatch_and_keeps_the_update(where, tmp_path):
     """In fp32: in fp16 the halves, whose losses are smaller, may not overflow where the whole does."""
     in_fp32 = partial(train, model=partial(Regression, "samples"), data=Labelled, fp16=False)
-    _, whole = in_fp32(tmp_path / "whole", Demand())
-    _, halved = in_fp32(tmp_path / "run", Demand(TWO_FIT, where=where))
+    whole, halved = Recorded(), Recorded()
+    in_fp32(tmp_path / "whole", Demand(), callbacks=[whole])
+    in_fp32(tmp_path / "run", Demand(TWO_FIT, where=where), callbacks=[halved])
     assert ooms(tmp_path / "run") == [(0, 4, "microbatch 2")]
     assert len(whole.gradients) == len(halved.gradients) == 6
     for expected, gradient in zip(whole.gradients, halved.gradients, strict=True):
@@ -68,12 +68,12 @@ def test_genuine_out_of_memory_halves_the_microbatch_and_keeps_the_update(where,
 
 def test_kills_and_out_of_memory_do_not_change_the_bits(tmp_path):
     """With dropout and BatchNorm. The first update fails in its first part, and is repeated."""
-    expected, _ = train(tmp_path / "whole", Demand(TWO_FIT))
+    expected = train(tmp_path / "whole", Demand(TWO_FIT))
     for kill_at in (9, 14):
         with pytest.raises(Killed):
             train(tmp_path / "run", Demand(TWO_FIT, kill_at=kill_at))
         assert len(ooms(tmp_path / "run")) == 1
-    weights, _ = train(tmp_path / "run", Demand(TWO_FIT))
+    weights = train(tmp_path / "run", Demand(TWO_FIT))
     assert all(torch.equal(value, weights[name]) for name, value in expected.items())
     assert newest(tmp_path / "run")["fit"]["micro_batch"] == 2
 

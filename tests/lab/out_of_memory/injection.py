@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
+from typing import Any
 
 import torch
 
@@ -38,7 +39,7 @@ class Requests:
 
 
 @cache
-def _fail_at():
+def _fail_at() -> Any:
     runtime = ctypes.CDLL(f"libcudart.so.{str(torch.version.cuda).split('.')[0]}")
     function = runtime.simulator_fail_at
     function.argtypes, function.restype = [ctypes.c_uint64, ctypes.c_uint64], ctypes.c_uint64
@@ -102,7 +103,7 @@ def free_bytes(expected: int | None = None) -> int:
 @contextmanager
 def _observing(act: Callable[[str], None]) -> Iterator[None]:
     """Call `act` with the place of each out-of-memory error that is raised in Python code, once."""
-    monitoring = sys.monitoring
+    monitoring: Any = vars(sys)["monitoring"]  # from Python 3.12 on, as the laboratory has
 
     def observe(_code: CodeType, _offset: int, error: BaseException) -> None:
         if isinstance(error, RuntimeError) and not hasattr(error, _SEEN) and out_of_memory(error):

@@ -46,7 +46,9 @@ def start(folder: Path, every: int, *, seconds: float, counts: Sequence[int] = (
     folder.mkdir(parents=True, exist_ok=True)
     records = folder / "records"
     records.mkdir()
-    compiled = libraries(read_build(Path(torch.__file__).parent))
+    build = read_build(Path(torch.__file__).parent)
+    assert build is not None
+    compiled = libraries(build)
     environment = simulated(
         {**os.environ, "OMP_NUM_THREADS": "1"}, compiled, find("kaggle-t4x2"), records, values="all"
     )
@@ -64,7 +66,7 @@ class _Pair:
 
     def __init__(self, name: str, folder: Path) -> None:
         self._recipe, values = SCENARIOS[name]
-        self._values = _VALUES | values
+        self._values = {**_VALUES, **values}
         self._folder = folder
         folder.mkdir()
         self._references: dict[sessions.SizesByUpdate, Any] = {}
@@ -75,7 +77,7 @@ class _Pair:
         self._number += 1
         run = self._folder / f"run{self._number}"
         results = self._processes(run, where, first, count)
-        case = {"places": [place for result in results for place in result["places"]], "error": ""}
+        case: dict[str, Any] = {"places": [place for result in results for place in result["places"]], "error": ""}
         errors = {_message(result) for result in results if result["error"] and result["error"] != "peer lost"}
         if first and not case["places"]:
             outcome = "not reached"

@@ -2,9 +2,10 @@
 
 import os
 import signal
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 EFFECTIVE = 8
@@ -22,46 +23,46 @@ class Small:
     """Scales the loss."""
     block_count = 1
 
-    def __init__(self, stop_after=None):
+    def __init__(self, stop_after: int | None = None) -> None:
         """The session stops after so many updates."""
         self.stop_after = stop_after
-        self.samples = []
+        self.samples: list[list[int]] = []
         """The numbers of the samples of each training microbatch."""
 
-    def schedule(self, update, updates_per_epoch, total_updates):
+    def schedule(self, update: int, updates_per_epoch: int, total_updates: int) -> float:
         if update + 1 == self.stop_after:
             os.kill(os.getpid(), signal.SIGTERM)
         return 1 / (1 + update)
 
-    def model(self):
+    def model(self) -> nn.Sequential:
         return nn.Sequential(nn.Linear(3, WIDTH), *(self.block() for _ in range(self.block_count)), nn.Linear(WIDTH, 1))
 
-    def block(self):
+    def block(self) -> nn.Module:
         return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH, momentum=0.3), nn.Dropout(0.4))
 
-    def blocks(self, model):
+    def blocks(self, model: Any) -> list[nn.Module]:
         return list(model[1:-1])
 
-    def optimizer(self, model):
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.AdamW(model.parameters(), lr=0.01)
 
-    def batch(self, size):
+    def batch(self, size: int) -> tuple[Tensor, ...]:
         return torch.zeros(size, 3), torch.zeros(size, 1), torch.zeros(size, dtype=torch.int64)
 
-    def loss(self, model, batch):
+    def loss(self, model: Any, batch: Any) -> Any:
         inputs, targets, numbers = batch
         self.remember(model, numbers)
         return nn.functional.mse_loss(model(inputs), targets) * self.loss_factor
 
-    def predict(self, model, batch):
+    def predict(self, model: Any, batch: Any) -> Any:
         return model(batch[0])[:, 0].tolist()
 
-    def remember(self, model, numbers):
+    def remember(self, model: nn.Module, numbers: Tensor) -> None:
         """Remember the samples of a microbatch that is trained on; those of a CUDA graph cannot be read."""
         if model.training and numbers.is_cuda and not torch.cuda.is_current_stream_capturing():
             self.samples.append(numbers.tolist())
 
-    def data(self):
+    def data(self) -> dict[str, TensorDataset]:
         generator = torch.Generator().manual_seed(0)
         train, held_out = UPDATES * self.effective_batch, 6
         inputs = torch.randn(train + held_out, 3, generator=generator)
@@ -87,19 +88,19 @@ class Weighted(Small):
 
     effective_batch = 4
 
-    def block(self):
+    def block(self) -> nn.Module:
         return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH), nn.Tanh())
 
-    def loss(self, model, batch):
+    def loss(self, model: Any, batch: Any) -> Any:
         inputs, targets, numbers = batch
         self.remember(model, numbers)
         weights = (inputs[:, :1] > -1).float()
         return ((model(inputs) - targets).square() * weights).sum(), weights.sum()
 
-    def evaluate_batch(self, model, batch):
+    def evaluate_batch(self, model: Any, batch: Any) -> Any:
         return model(batch[0]) - batch[1], batch[2]
 
-    def combine(self, results):
+    def combine(self, results: Any) -> dict[str, Any]:
         errors = torch.cat([error for error, _ in results])
         return {"loss": float(errors.square().mean()), "samples": len(errors)}
 
@@ -107,48 +108,49 @@ class Weighted(Small):
 class Wide(Small):
     """Activations of more than 10 MiB, which have segments of their own in PyTorch's allocator."""
 
-    def block(self):
+    def block(self) -> nn.Module:
         return Elementwise()
 
 
 class Elementwise(nn.Module):
     """A layer with much memory for its arithmetic: 3 MiB for each sample."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(1))
         self.dropout = nn.Dropout(0.1)
 
-    def forward(self, inputs):
+    def forward(self, inputs: Tensor) -> Tensor:
         wide = inputs.mean(dim=1, keepdim=True).expand(-1, 3 << 18) * self.weight
-        return inputs + self.dropout(wide).mean(dim=1, keepdim=True)
+        dropped: Tensor = self.dropout(wide)
+        return inputs + dropped.mean(dim=1, keepdim=True)
 
 
 class Captured(Wide):
     """One whose samples cannot be read while a CUDA graph of its microbatches is replayed."""
 
-    def remember(self, model, numbers):
+    def remember(self, model: nn.Module, numbers: Tensor) -> None:
         pass
 
 
 class Generating(Weighted):
     """A recurrent model that predicts number after number, each from a cache of all before."""
 
-    def model(self):
+    def model(self) -> nn.Sequential:
         return nn.Sequential(nn.Linear(3, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1))
 
-    def blocks(self, model):
+    def blocks(self, model: Any) -> list[nn.Module]:
         return []
 
-    def loss(self, model, batch):
+    def loss(self, model: Any, batch: Any) -> Any:
         inputs, targets, numbers = batch
         self.remember(model, numbers)
         return nn.functional.mse_loss(self._generate(model, inputs, 2)[:, -1:], targets)
 
-    def predict(self, model, batch):
+    def predict(self, model: Any, batch: Any) -> Any:
         return self._generate(model, batch[0], 6).tolist()
 
-    def _generate(self, model, inputs, steps):
+    def _generate(self, model: Any, inputs: Tensor, steps: int) -> Tensor:
         first, key, last = model
         hidden, cache, numbers = first(inputs), None, []
         for _ in range(steps):

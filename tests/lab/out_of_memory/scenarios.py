@@ -102,8 +102,9 @@ class Use:
         without_memory = _inputs_without_memory(self._result)
         expected = self._expected
         if without_memory:
+            assert expected
             expected = [row for row in expected if row["id"] not in without_memory]
-            self._result = [row for row in self._result if row["id"] not in without_memory]
+            self._result = [row for row in self._result or () if row["id"] not in without_memory]
         assert _are_close(self._result, expected), f"{self._result} instead of {expected}"
         return ERROR if result.error or without_memory else SAME
 

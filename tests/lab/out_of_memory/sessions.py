@@ -6,27 +6,25 @@ command then continues from a checkpoint that is intact. Nothing else is right.
 """
 
 import json
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import safetensors
 import torch
 
 from shoestring.recipe.finding import choose
 from shoestring.training import loop, steps
 from shoestring.training.checkpoint.store import Store
 from shoestring.training.engine.parallel.ranks import ONE_RANK, Ranks
-from shoestring.training.monitor.events import read
 from shoestring.training.request import SessionRequest
 from shoestring.training.run_directory.directory import RunDirectory
 from shoestring.training.run_directory.stored import StoredPlan
 from shoestring.training.session.deadline import Deadline
 from shoestring.training.session.signals import StopSignals
 from shoestring.training.session.stop import Stop
-from tests.sessions import light_bits
 
 SizesByUpdate = tuple[tuple[int, str | None, str | None], ...]
 """For each update its microbatch, activation checkpointing and optimizer kernel."""
@@ -129,8 +127,8 @@ def bits(run: Path) -> dict[str, Any]:
         "name": newest.name,
         **{name: path.read_bytes() if path.exists() else b"" for name, path in contents.items()},
         **{f"scaler {name}": value for name, value in (_section(newest, "scaler") or {}).items()},
-        "light": light_bits(run / "light")[1],
-        "best": light_bits(run / "best")[1] if (run / "best").exists() else None,
+        "light": _tensors(run / "light"),
+        "best": _tensors(run / "best") if (run / "best").exists() else None,
     }
 
 
@@ -138,13 +136,10 @@ def _section(checkpoint: Path, name: str) -> Any:
     return json.loads((checkpoint / "state.json").read_text()).get(name)
 
 
-def metrics(run: Path) -> list[Any]:
-    """Return all metrics of evaluations."""
-    return [event["metrics"] for event in read(run / "events.jsonl") if event["event"] == "evaluation"]
-
-
-def events(run: Path, kind: str) -> list[Any]:
-    return [event for event in read(run / "events.jsonl") if event["event"] == kind]
+def _tensors(folder: Path) -> dict[str, bytes]:
+    """Return tensors rather than the file, in which safetensors writes metadata in any order."""
+    with safetensors.safe_open(folder / "model.safetensors", framework="np") as file:
+        return {name: file.get_tensor(name).tobytes() for name in file.keys()}  # noqa: SIM118
 
 
 def damaged(run: Path) -> list[str]:
@@ -156,12 +151,3 @@ def damaged(run: Path) -> list[str]:
             folder, is_writer=False, on_damaged=lambda path, file, why: problems.append(f"{path}/{file}: {why}")
         ).load()
     return problems
-
-
-def copy(run: Path, to: Path) -> Path:
-    """Return a copy of a run's directory in a new folder."""
-    if to.exists():
-        shutil.rmtree(to)
-    if run.exists():
-        shutil.copytree(run, to)
-    return to

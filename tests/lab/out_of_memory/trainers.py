@@ -110,7 +110,7 @@ def _observing(observed: dict[int, int], sizes: dict[int, int] | None) -> Iterat
         observed[self._trainer.state.global_step] = min(self._state.sizes.micro_batch, _MICRO_BATCH)
         return result
 
-    SplitUpdates.begin_update, SplitUpdates.make = begin, observe  # type: ignore[method-assign]
+    SplitUpdates.begin_update, SplitUpdates.make = begin, observe  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:

@@ -1,9 +1,11 @@
 """A process that has imported everything and forks ranks on simulated GPUs, which is faster than starting each.
 
-It reads one request per line, {"size", "call", "arguments", "device", "seconds", "imports"}. `call` is
-"module:function"; the function is called in each rank as `function(device, **arguments)`, within the process group that
-the ranks of a run have. `imports` are imported before the ranks are forked. The response has the exit status of each rank, None for one that was still running after so many seconds, and
+It reads one request per line, {"size", "call", "arguments", "device", "seconds"}. `call` is "module:function"; the
+function is called in each rank as `function(device, **arguments)`, within the process group that the ranks of a run
+have. The response has the exit status of each rank, None for one that was still running after so many seconds, and
 what the function has returned there, which is JSON. Run it as `python -m tests.lab.ranks.driver`.
+
+Ranks import transformers and peft themselves: these initialize CUDA, and then no process can be forked.
 """
 
 import importlib
@@ -21,7 +23,13 @@ from pathlib import Path
 from shoestring.hardware.targets import find
 from shoestring.planning.simulator.environment import simulated
 
-_RANK_MODULES = ("tests.lab.ranks.training", "shoestring.training.loop", "torch._dynamo", "torch.distributed.fsdp", "rich")
+_RANK_MODULES = (
+    "tests.lab.ranks.training",
+    "shoestring.training.loop",
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "rich",
+)
 
 
 @dataclass
@@ -69,7 +77,7 @@ class Driver:
         self._process.wait(60)
         self._process.stdout.close()
 
-    def call(self, size, function, *, device="cuda", seconds=120.0, imports=(), **arguments) -> Answers:
+    def call(self, size, function, *, device="cuda", seconds=120.0, **arguments) -> Answers:
         """Call a module's function in `size` ranks, and return how they have ended."""
         begins_at = self._log.stat().st_size
         request = {
@@ -78,7 +86,6 @@ class Driver:
             "arguments": arguments,
             "device": device,
             "seconds": seconds,
-            "imports": imports,
         }
         print(json.dumps(request, default=str), file=self._process.stdin, flush=True)
         line = self._process.stdout.readline()
@@ -128,7 +135,6 @@ def run_ranks(request, folder: Path):
             except SystemExit as error:
                 status = error.code
             except BaseException:
-                print(f"rank {rank}:", file=sys.stderr)
                 traceback.print_exc()
                 raise
             finally:
@@ -158,10 +164,7 @@ def serve(folder: Path):
     for name in _RANK_MODULES:
         importlib.import_module(name)
     for line in sys.stdin:
-        request = json.loads(line)
-        for name in request["imports"]:
-            importlib.import_module(name)
-        responses.write(json.dumps(run_ranks(request, folder)) + "\n")
+        responses.write(json.dumps(run_ranks(json.loads(line), folder)) + "\n")
         responses.flush()
 
 

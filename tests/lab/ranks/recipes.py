@@ -64,7 +64,8 @@ class Block(nn.Module):
         super().__init__()
         self.dropout = dropout
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(width, width) for _ in range(4))
+        self.q_proj, self.v_proj, self.o_proj = (nn.Linear(width, width) for _ in range(3))
+        self.k_proj = nn.Linear(width, width, bias=False)  # the gradient of its bias would be rounding errors only
         self.fc1, self.fc2 = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
 
     def forward(self, values):
@@ -158,7 +159,4 @@ class Overflowing(Text):
             Overflowing.overflows += not bool(torch.isfinite(gradient).all())
 
 
-RECIPES = {
-    recipe.__name__: recipe
-    for recipe in (Tokens, Plain, Blocks, PlainBlocks, Text, PlainText, Overflowing)
-}
+RECIPES = {recipe.__name__: recipe for recipe in (Tokens, Plain, Blocks, PlainBlocks, Text, PlainText, Overflowing)}

@@ -57,7 +57,13 @@ class Recurrent:
 def train(run_simulated, folder, name, gpus, *, sent="", **values):
     """Run one session with the real command, and return the run's directory. `sent` is "RANK:LOSS:SIGNAL,..."."""
     (folder / "recurrent.py").write_text(RECIPE)
-    settings = {"gpus": gpus, "precision": "fp16", "micro_batch": 16, "save_every_updates": 2, "save_every_seconds": 1e4}
+    settings = {
+        "gpus": gpus,
+        "precision": "fp16",
+        "micro_batch": 16,
+        "save_every_updates": 2,
+        "save_every_seconds": 1e4,
+    }
     settings |= {"logical_shards": 2, "optimizer_kernel": "foreach", "sharding": "ddp"} | values
     arguments = [argument for item in settings.items() for argument in ("--set", "{}={}".format(*item))]
     command = ["-m", "shoestring", "train", "recurrent.py", "--run", name, "--no-probe", *arguments]

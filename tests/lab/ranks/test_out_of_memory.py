@@ -62,3 +62,18 @@ def test_one_gpu_runs_out_of_memory(driver, tmp_path, sharding, place, outcome):
         assert event["done"] == "microbatch 2"
         expected, actual = final_bits(tmp_path / "alone"), final_bits(run)
         assert actual == expected
+
+
+@pytest.mark.slow
+def test_all_gpus_run_out_of_memory_in_the_same_collective_work(driver, tmp_path):
+    """FSDP2 is brought back, and the update is repeated, with the same bits wherever it was interrupted."""
+    checkpoints = {}
+    for place in ("forward", "block", "backward"):
+        run = tmp_path / place
+        failing = {"values": VALUES | {"sharding": "zero3"}, "place": place, "at": 6, "failing_ranks": [0, 1]}
+        assert driver.run(2, train_failing, run=str(run), **failing) == [6, 6]
+        (event,) = of_kind(run, "oom")
+        assert event["done"] == "microbatch 2" and "restart" not in event and "back_to" not in event
+        newest = max((run / "checkpoints").glob("update-*"))
+        checkpoints[place] = {file.name: file.read_bytes() for file in newest.glob("*.safetensors")}
+    assert checkpoints["block"] == checkpoints["forward"] == checkpoints["backward"]

@@ -1,12 +1,10 @@
 """ddp and zero1: 1, 2 and 4 GPUs end in the same bits, over NCCL, and in the numbers of the CPU."""
 
-from itertools import product
-
 import pytest
 import torch
 from safetensors.torch import load
 
-from shoestring.training.engine.parallel.replicas import _checksum
+from shoestring.training.engine.parallel.replicas import _checksum, _on_host
 from tests.lab.ranks import training
 from tests.sessions import final_bits, final_checkpoint
 
@@ -24,8 +22,21 @@ SLOW_CASES = {
     "fused": ("Text", {"optimizer_kernel": "fused", "precision": "fp16"}),
     "LSTM": ("temporal", {"size": "tiny", "architecture": "lstm", "epochs": 2, "max_updates": 6}),
     "legal": ("legal", {"size": "tiny", "epochs": 1, "max_updates": 4}),
+    "workers": ("Text", {"workers": 1}),
+    "offload": ("Text", {"offload": "optimizer"}),
     "LoRA": ("Text", LORA | {"precision": "fp16"}),
 }
+SOME = {
+    1: [(name, "ddp") for name in CASES],
+    2: [("buffers", "zero1"), ("fp16", "ddp")],
+    4: [("buffers", "ddp"), ("fp16", "zero1")],
+}
+ALL = {
+    1: [(name, "ddp") for name in CASES | SLOW_CASES],
+    2: [(name, "ddp" if name == "offload" else "zero1") for name in CASES | SLOW_CASES],
+    4: [(name, "ddp") for name in CASES | SLOW_CASES],
+}
+"""The names of cases with their shardings, by the number of GPUs."""
 
 
 def run_of(name, sharding, folder):
@@ -37,29 +48,20 @@ def run_of(name, sharding, folder):
     }
 
 
-@pytest.mark.parametrize(
-    "chosen",
-    [
-        {1: product(CASES, ["ddp"]), 2: [("buffers", "zero1"), ("fp16", "ddp")], 4: [("buffers", "ddp"), ("fp16", "zero1")]},
-        pytest.param({size: product(CASES | SLOW_CASES, ["ddp", "zero1"]) for size in (1, 2, 4)}, marks=pytest.mark.slow),
-    ],
-    ids=["some", "all"],
-)
-def test_numbers_of_gpus_have_equal_bits(ranks_on, tmp_path, chosen):
+@pytest.mark.parametrize("pairs", [SOME, pytest.param(ALL, marks=pytest.mark.slow)], ids=["some", "all"])
+def test_numbers_of_gpus_have_equal_bits(ranks_on, tmp_path, pairs):
     driver, overflows = ranks_on("kaggle-l4x4"), {}
-    pairs = {size: list(each) for size, each in chosen.items()}
     for size, cases in pairs.items():
         runs = [run_of(*case, tmp_path / str(size)) for case in cases]
-        imports = ["transformers.modeling_utils"] if any(name == "LoRA" for name, _ in cases) else []
-        overflows[size] = driver.run(size, training.train_all, runs=runs, seconds=500, imports=imports)
+        overflows[size] = driver.run(size, training.train_all, runs=runs, seconds=500)
     for size, cases in pairs.items():
         for name, sharding in cases:
             bits = final_checkpoint if name == "LoRA" else final_bits  # whose light weights are peft's
             expected, actual = bits(tmp_path / "1" / f"{name} ddp"), bits(tmp_path / str(size) / f"{name} {sharding}")
             assert actual == expected, (name, size, sharding)
-    if ("fp16", "zero1") in pairs[4]:
-        counts = [each[pairs[4].index(("fp16", "zero1"))] for each in overflows[4]]
-        assert sum(map(bool, counts)) == 1  # on one GPU only, and all repeat the update with a smaller scale
+    fp16 = [name for name, _ in pairs[4]].index("fp16")
+    # On one GPU only, and all repeat the update with a smaller scale.
+    assert sum(each[fp16] > 0 for each in overflows[4]) == 1
 
 
 def test_gpus_learn_as_processes_on_the_cpu(ranks_on, tmp_path):
@@ -97,6 +99,11 @@ def test_comparison_of_replicas_needs_little_memory():
     before = torch.cuda.memory_allocated()
     assert int(_checksum(tensor)) == 2**24 * int(torch.ones(1).view(torch.int32))
     assert torch.cuda.max_memory_allocated() - before <= 2**24 + 2**14
+
+
+def test_weights_in_both_memories_are_compared():
+    scalars = [torch.tensor(2), torch.tensor(3, device="cuda")]  # as with offload=parameters
+    assert _on_host(scalars).tolist() == [2, 3] and _on_host(scalars[:1]).tolist() == [2]
 
 
 @pytest.mark.slow

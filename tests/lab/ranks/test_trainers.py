@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-SCRIPT = '''
+SCRIPT = """
 import os, signal, sys
 import torch
 from torch import nn
@@ -41,7 +41,7 @@ with surviving(run) as survive:
     )
     trainer.train()
 print(trainer.model.layers[0].weight.device, torch.distributed.get_backend(), trainer.args.parallel_mode)
-'''
+"""
 
 
 def newest(run):

@@ -40,12 +40,18 @@ def trace_recipe(recipe, device=T4):
 
 
 def scratch_sizes(trace):
-    """Return the bytes of storages that are freed directly after their allocation."""
-    return [
-        trace.storages[first.storage].bytes
-        for first, second in zip(trace.events, trace.events[1:], strict=False)
-        if isinstance(first, Alloc) and isinstance(second, Free) and first.storage == second.storage
-    ]
+    """Return the bytes of storages that are allocated for an operator and freed directly after it."""
+    sizes, allocated, has_run = [], set(), False
+    for event in trace.events:
+        match event:
+            case Alloc(storage):
+                allocated = {storage} if has_run else allocated | {storage}
+                has_run = False
+            case Free(storage) if storage in allocated:
+                sizes.append(trace.storages[storage].bytes)
+            case Op():
+                allocated, has_run = set() if has_run else allocated, True
+    return sizes
 
 
 def test_softmax_reads_fp16_without_a_copy():

@@ -1,4 +1,7 @@
-"""The memory that kernels have for themselves: the bytes that PyTorch 2.10's allocator was asked for on simulated GPUs."""
+"""The memory that kernels have for themselves.
+
+The bytes are those that the allocator of PyTorch 2.10 was asked for on simulated GPUs.
+"""
 
 import pytest
 import torch

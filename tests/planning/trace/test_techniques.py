@@ -111,7 +111,7 @@ GOLDEN = [
     (torch.optim.AdamW, {"for-loop": 4 * P + 3 * L, "foreach": 5 * P, "fused": 4 * P + STEPS}),
     # One state. for-loop: sqrt(), with eps added in place, and that of the previous tensor. foreach: all of them.
     (torch.optim.RMSprop, {"for-loop": 3 * P + 2 * L, "foreach": 4 * P}),
-    # The same, but foreach also allocates a product of every gradient and the learning rate. Its fused kernel is for CPUs.
+    # The same, but foreach also allocates a product of every gradient and the learning rate. Fused is for CPUs alone.
     (torch.optim.Adagrad, {"for-loop": 3 * P + 2 * L, "foreach": 5 * P}),
     # A state for each row and each column. for-loop: their product and that of the previous tensor, the means of rows
     # and of columns, a mean over rows. foreach: all products, and a mean over rows of each.

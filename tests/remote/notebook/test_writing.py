@@ -157,12 +157,16 @@ def install(monkeypatch, tmp_path):
             if "--constraint" in command:
                 constraints.extend(Path(command[command.index("--constraint") + 1]).read_text().split())
 
+        def find_spec(_name):
+            # Before, as where the current folder has a folder of this name: it can be imported, and has no file.
+            return types.SimpleNamespace(origin=str(site / "__init__.py") if commands else None)
+
         namespace = {}
         exec(install_cell(folder), namespace)
         error = importlib.metadata.PackageNotFoundError
         namespace["importlib"] = types.SimpleNamespace(
             metadata=types.SimpleNamespace(version=version, PackageNotFoundError=error, requires=lambda name: required),
-            util=types.SimpleNamespace(find_spec=lambda name: types.SimpleNamespace(origin=str(site / "__init__.py"))),
+            util=types.SimpleNamespace(find_spec=find_spec),
             invalidate_caches=lambda: None,
         )
         namespace["subprocess"] = types.SimpleNamespace(run=run_pip)

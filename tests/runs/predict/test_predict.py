@@ -207,6 +207,22 @@ def test_single_input_that_does_not_fit_is_an_error_of_its_row(run, monkeypatch)
         model.predict([12])
 
 
+def test_single_input_is_tried_again_without_cached_memory(run, monkeypatch):
+    model = shoestring.load(run)
+    plain, calls = model.recipe.collate, []
+
+    def collate(samples):
+        calls.append(len(samples))
+        if len(calls) <= 3:  # all, the first half, and the first one
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return plain(samples)
+
+    expected = model.predict([1, 12, 2, 3])
+    monkeypatch.setattr(model.recipe, "collate", collate)
+    assert model.predict([1, 12, 2, 3]) == expected
+    assert calls == [4, 2, 1, 1, 1, 1, 1]
+
+
 def test_memory_does_not_grow_with_the_number_of_inputs(run, tmp_path):
     data = tmp_path / "many.jsonl"
     data.write_text("5\n" * 10_000)

@@ -19,6 +19,7 @@ from shoestring.base.errors import RunError
 from shoestring.recipe.subset import Subset
 from shoestring.training.data import workers as processes
 from shoestring.training.data.loading import Loader
+from shoestring.training.data.logical_shards import LogicalShards
 from shoestring.training.data.order import DataOrder
 
 CPU = torch.device("cpu")
@@ -67,6 +68,18 @@ def test_batches_are_bit_identical_for_any_number_of_workers(straight, workers):
     with loader(RandomSamples(), workers) as loading:
         for update in range(10):
             assert torch.equal(load_samples(loading, [update]), straight[update])
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_updates_in_which_a_process_has_no_samples(rank):
+    """The last update of an epoch has two samples, which are of the first of two processes."""
+    samples = []
+    for workers in (0, 1):
+        shards = LogicalShards.of_rank(2, rank=rank, size=2)
+        with loader(RandomSamples(18), workers, shards=shards) as loading:
+            batches = [[batch for batch, _ in loading.microbatches(update, 4)] for update in range(7)]
+        samples.append([torch.cat(each).tolist() if each else [] for each in batches])
+    assert samples[0] == samples[1] and [len(each) for each in samples[0][:3]] == [4, 4, 2 - 2 * rank]
 
 
 def test_resuming_with_other_workers_gives_the_same_bits(straight):

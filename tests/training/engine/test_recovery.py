@@ -106,6 +106,40 @@ def test_overflow_is_repeated_with_a_smaller_scale():
     assert equal_tensors(loop.state(), undisturbed.state())
 
 
+def test_out_of_memory_after_an_overflow_begins_with_the_scale_of_the_update():
+    loop, undisturbed = Loop(8, "fp16"), Loop(8, "fp16")
+    for each in (loop, undisturbed):  # counts towards the next growth of the scale
+        each.recovering.run(each.attempt, 4)
+    loop.sizes.clear()
+    plain_loss = loop.loss
+
+    def attempt(micro_batch):
+        if loop.sizes == [8]:
+            loop.sizes.append(8)
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return loop.attempt(micro_batch)
+
+    loop.loss = lambda model, batch: plain_loss(model, batch).float() * (1e6 if len(batch) == 8 else 1)  # overflows
+    result, _ = loop.recovering.run(attempt, 8)
+    undisturbed.recovering.run(undisturbed.attempt, 4)
+    assert (loop.sizes, result.skipped) == ([8, 8, 4], 0)
+    assert loop.mixed_precision.scaler.state_dict() == undisturbed.mixed_precision.scaler.state_dict()
+    assert equal_tensors(loop.state(), undisturbed.state())
+
+
+def test_copying_the_buffers_is_tried_again(monkeypatch):
+    loop, save, calls = Loop(8), BufferBackup.save, []
+
+    def fail_once(backup):
+        calls.append(backup)
+        if len(calls) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        save(backup)
+
+    monkeypatch.setattr(BufferBackup, "save", fail_once)
+    assert loop.recovering.run(loop.attempt, 8)[1] == 8 and len(calls) == 2
+
+
 def test_non_finite_loss_is_skipped_without_retry():
     loop = Loop(8, "fp16")
     loop.loss = lambda model, batch: model(batch).sum() * float("inf")

@@ -73,7 +73,7 @@ def flash_backward(gradient: Tensor, query: Tensor, key: Tensor) -> tuple[tuple[
     copy = () if gradient.transpose(1, 2).is_contiguous() else (gradient.numel() * gradient.element_size(),)
     rows = samples * heads * _rounded(queries, 128)
     rounded_width = _rounded(width, 32) if width <= 192 else 256
-    expanded = ()
+    expanded: tuple[int, ...] = ()
     if key.shape[1] != heads:
         size = samples * heads * key.shape[2] * width * key.element_size()
         expanded = (size, size)

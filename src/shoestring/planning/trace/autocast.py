@@ -88,8 +88,8 @@ def _to_fp32(operator: Any, args: Any, kwargs: Any) -> Any:
 def _to_fp32_result(operator: Any, args: Any, kwargs: Any) -> Any:
     first = args[0]
     names = [argument.name for argument in operator._schema.arguments]
-    given = {**dict(zip(names, args, strict=False)), **kwargs}.get("dtype")
-    if not _is_eligible(first) or given is not None:
+    requested_dtype = {**dict(zip(names, args, strict=False)), **kwargs}.get("dtype")
+    if not _is_eligible(first) or requested_dtype is not None:
         # As `fp32_set_opt_dtype`: an operator that is told its type is left as it is.
         return operator(*args, **kwargs)
     if operator in _SOFTMAX and first.dtype == torch.float16:

@@ -31,11 +31,16 @@ _OF_NODES = {
 """Operators of one node of autograd alone (`FunctionsManual.cpp: binary_cross_entropy_with_logits_backward`)."""
 
 
-def operand(func: Any, args: tuple[Any, ...], is_backward: bool) -> Tensor | None:
+_IN_BACKWARD = {_ADD, *_SCATTERING, *_OF_NODES}
+_NO_BACKWARD = -1
+"""The number of autograd's work while no backward pass runs."""
+
+
+def operand(func: Any, args: tuple[Any, ...]) -> Tensor | None:
     """Return the operand into which the target writes the result if nothing else needs it; None if it does not."""
     if func is _ADD and IN_MATH.get():
         return _tensor(args)
-    if not is_backward:
+    if func not in _IN_BACKWARD or torch._C._current_graph_task_id() == _NO_BACKWARD:
         return None
     if func is _ADD:
         return _accumulated(args)

@@ -94,7 +94,6 @@ class Recorder(TorchDispatchMode):
         self._bounds: dict[tuple[str, str], int] = {}
         """The largest number of rows by operator and place, where it depends on values."""
         self._draws = Draws()
-        self._is_backward = False
         self._overwritten: int | None = None
         """The storage of the operand into which the target writes the last operator's result, if nobody needs it."""
 
@@ -120,7 +119,7 @@ class Recorder(TorchDispatchMode):
         storage_bytes = results.storage_bytes(func, args) if on_gpu else None
         new = [tensor for tensor in returned if self._track(tensor, storage_bytes)]
         self._record_scratch(scratch.after, scratch_storages)
-        operand = in_place.operand(func, args, self._is_backward) if on_gpu and new else None
+        operand = in_place.operand(func, args) if on_gpu and new else None
         if operand is not None:  # which has to be freed directly after the operator
             self._free_scratch(scratch_storages)
         written = [tensor for get in _written_arguments(func) for tensor in self._watched_tensors(get(args, kwargs))]
@@ -160,7 +159,6 @@ class Recorder(TorchDispatchMode):
             for index in (*(index for index, _ in self._live.values()), *self._untracked):
                 if index >= self._phase_start and self._parts[index] is None:
                     self._parts[index] = "activations"
-        self._is_backward = name == "backward"
         self._phase_start = len(self._bytes)
         self._events.append(Phase(name, update, microbatch))
 

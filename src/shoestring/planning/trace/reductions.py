@@ -221,8 +221,8 @@ def _configured(dimensions: list[_Dimension], partial_bytes: int, offset: int) -
 def _output_vector(dimensions: list[_Dimension], place: int, offset: int) -> int:
     """Return the results that a thread computes at once (`get_output_vec_size`)."""
     vector = _VECTOR
-    others = [dimension.stride for number, dimension in enumerate(dimensions) if number != place]
-    for number in (offset, dimensions[place].size, *others):
+    other_strides = [dimension.stride for number, dimension in enumerate(dimensions) if number != place]
+    for number in (offset, dimensions[place].size, *other_strides):
         while number % vector:
             vector //= 2
     return vector

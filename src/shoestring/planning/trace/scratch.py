@@ -201,7 +201,7 @@ def _group_norm(values: Tensor, *arguments: Any) -> Scratch:
     return Scratch(after=(size := samples * channels * values.element_size(), size))
 
 
-def _group_norm_backward(_gradient: Tensor, values: Tensor, *arguments: Any) -> Scratch:
+def _group_norm_backward(_gradient: Tensor, _values: Tensor, *arguments: Any) -> Scratch:
     """Sums for each sample and channel, and factors for each group (`GroupNormBackwardKernelImplInternal`)."""
     samples, channels, _, groups, mask = arguments[3:8]
     size = samples * channels * _FLOAT_BYTES

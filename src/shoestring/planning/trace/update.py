@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -79,6 +79,8 @@ def run(
         ExitStack() as stack,
     ):
         stack.enter_context(python_calls.counting(recorder.count_python_calls))
+        if on_gpu and way_of_loading == "engine" and not torch_ddp:
+            stack.enter_context(_deterministic_operators())
         recorder.mark("model", 0)
         if way_of_loading == "transformers":
             loading.load_with_transformers(recorder, model)
@@ -164,6 +166,23 @@ def run(
                 parameter.requires_grad_(is_trained)
         recorder.mark("end", 1)
         return recorder.record()
+
+
+@contextmanager
+def _deterministic_operators() -> Iterator[None]:
+    """Let torch's Python code choose deterministic operators, as training does (`training/engine/determinism.py`).
+
+    On a GPU `interpolate` computes linear interpolation by several operators then.
+    """
+    memory: Any = torch.utils.deterministic
+    before = torch.get_deterministic_debug_mode(), memory.fill_uninitialized_memory
+    torch.set_deterministic_debug_mode("warn")
+    memory.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.set_deterministic_debug_mode(before[0])
+        memory.fill_uninitialized_memory = before[1]
 
 
 class Total(NamedTuple):

@@ -83,12 +83,16 @@ class Workers:
 
         Raises RunError if a process died. Errors of the dataset are raised with the traceback of the worker process.
         """
-        if self._next_request != (update, micro_batch):
+        is_continued = self._next_request == (update, micro_batch)
+        self._next_request = None
+        requests = self._sampler.requests(update, micro_batch)
+        if not requests:
+            return  # this process has no samples in the update: the sampler has ended here and begins again after it
+        if not is_continued:
             self._sampler.update, self._sampler.micro_batch = update, micro_batch
             with _ignored_warnings():
                 self._iterator = iter(self._loader)
-        self._next_request = None
-        for _ in self._sampler.requests(update, micro_batch):
+        for _ in requests:
             yield self._next_batch()
         self._next_request = update + 1, micro_batch
 

@@ -1,5 +1,7 @@
 """The comparison of the replicas of a model, which must have the same bits on all ranks."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -24,8 +26,7 @@ def require_equal(model: nn.Module, ranks: Ranks, update: int) -> None:
     if not tensors:
         return
     checksums = retry_with_freed_memory(
-        lambda: torch.stack([_checksum(tensor) for tensor in tensors.values()]).cpu(),
-        "comparing the weights of the GPUs",
+        lambda: _on_host([_checksum(tensor) for tensor in tensors.values()]), "comparing the weights of the GPUs"
     )
     rows = ranks.gather_tensor(checksums)
     for name, *values in zip(tensors, *rows, strict=True):
@@ -37,6 +38,12 @@ def require_equal(model: nn.Module, ranks: Ranks, update: int) -> None:
                 hint="the last checkpoint has equal weights: train again to continue from it; if this happens again, "
                 "use one GPU (gpus=1), and check the machine's memory",
             )
+
+
+def _on_host(scalars: Sequence[Tensor]) -> Tensor:
+    """Return scalars on a GPU and on the host, where offloaded weights are, as one tensor; wait for the GPU once."""
+    device = next((scalar.device for scalar in scalars if scalar.device.type != "cpu"), torch.device("cpu"))
+    return torch.stack([scalar.to(device) for scalar in scalars]).cpu()
 
 
 @torch.no_grad()

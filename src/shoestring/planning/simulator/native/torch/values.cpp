@@ -183,14 +183,16 @@ class ValueKernel final : public c10::OperatorKernel {
     }
   }
 
-  // Copies of what the operator writes: a genuine kernel may copy over what the host has still to read.
+  // Copies of what the operator writes: a genuine kernel may copy over what the host has still to read. A list may have
+  // tensors in host memory as well, which the genuine kernel computes itself.
   std::vector<at::Tensor> save_written(const Call& call) const {
     const BelowDispatch below;
     std::vector<at::Tensor> saved;
     for (size_t i = 0; i < call.arguments.size(); ++i) {
       if (!traits_.writes[i]) continue;
       for_each_tensor(call.arguments[i], [&](const at::Tensor& tensor) {
-        saved.push_back(is_device_tensor(tensor) ? on_host(tensor).clone() : at::Tensor());
+        const bool is_changed_twice = is_device_tensor(tensor) || call.arguments[i].isList();
+        saved.push_back(is_changed_twice ? on_host(tensor).clone() : at::Tensor());
       });
     }
     return saved;
