@@ -15,11 +15,13 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+DEFECTS = Path(__file__).with_suffix(".toml")
 RESULTS = ROOT / "benchmarks" / "results" / "lab-breaks.json"
 
 
@@ -38,11 +40,10 @@ class Break:
     """Why the laboratory cannot see it."""
 
 
-_SYNCHRONOUS = "The simulator runs each operation when it is launched, so it is complete before anything waits for it."
-_ENGINE = ("engine",)
-_RANKS = ("ranks",)
-
-BREAKS: tuple[Break, ...] = ()
+def defects() -> list[Break]:
+    """Return the defects of `breaks.toml`."""
+    rows = tomllib.loads(DEFECTS.read_text(encoding="utf-8"))["defects"]
+    return [Break(**{**row, "tests": tuple(row["tests"])}) for row in rows]
 
 
 def run(defect: Break, folder: Path) -> dict[str, object]:
@@ -83,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, default=RESULTS, help="output file; default: %(default)s")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="names of defects; default: all")
     options = parser.parse_args(arguments)
-    chosen = [defect for defect in BREAKS if not options.only or defect.name in options.only]
+    chosen = [defect for defect in defects() if not options.only or defect.name in options.only]
     rows = []
     with tempfile.TemporaryDirectory(prefix="lab-breaks-") as name:
         for number, defect in enumerate(chosen, 1):

@@ -3,7 +3,7 @@
 import pytest
 from benchmarks.lab.memory.configurations import configurations
 from benchmarks.lab.memory.predictions import SIDES, collect
-from benchmarks.lab.memory.scores import problems
+from benchmarks.lab.memory.scores import describe, problems
 
 SELECTED = (
     "gpt2 seq_len=512 4 fp16",
@@ -28,7 +28,7 @@ def scores(tmp_path_factory):
 
 def test_the_selection_reaches_the_goals(scores):
     assert not [score.describe() for score in scores.values() if score.skipped]
-    assert not list(problems(list(scores.values())))
+    assert not list(problems(list(scores.values()))), describe(list(scores.values()))
 
 
 @pytest.mark.parametrize("name", SELECTED)

@@ -218,6 +218,8 @@ def _run_microbatch(
     expected = _expected(weight, microbatches) if total is None else total.expected
     mean = loss_sum / expected
     loss = scaler.scale(mean) if scaler else mean
+    if scaler:
+        recorder.label(scaler.state, "temporaries")  # made at the first loss, but not of the batch
     recorder.mark("backward", *position)
     parallelism.before_backward()
     loss.backward()
@@ -259,6 +261,11 @@ class _Scaler:
         self._scale: Tensor | None = None
         self._growth: Tensor | None = None
         self._non_finite: Tensor | None = None
+
+    @property
+    def state(self) -> tuple[Tensor | None, Tensor | None]:
+        """What remains from one update to the next."""
+        return self._scale, self._growth
 
     def scale(self, loss: Tensor) -> Tensor:
         if self._scale is None:

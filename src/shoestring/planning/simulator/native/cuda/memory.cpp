@@ -4,6 +4,7 @@
 
 #include <map>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "arena.h"
@@ -126,10 +127,8 @@ void give_device_bytes(int device, size_t bytes) { Ledger::get().give(gpu_of(dev
 bool fails_by_request(size_t bytes) {
   std::lock_guard<std::mutex> guard(state().mutex);
   Failures& failures = state().failures;
-  if (failures.repeated_bytes == bytes) {
-    failures.repeated_bytes = 0;
-    return true;
-  }
+  const bool is_repeated = std::exchange(failures.repeated_bytes, 0) == bytes;
+  if (is_repeated) return true;
   ++failures.requests;
   if (failures.first == 0 || failures.requests < failures.first || failures.requests - failures.first >= failures.count) return false;
   failures.repeated_bytes = bytes;
