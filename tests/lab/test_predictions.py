@@ -14,7 +14,7 @@ SELECTED = (
     "bert-base seq_len=256 lora_r=8 16 fp16",
     "vit-base 16 fp16 checkpointing=full",
     "resnet-50 16 fp16",
-    "opt-125m seq_len=512 lora_r=8 quantization=nf4 weights=fp16 4 fp16",
+    "bert-base seq_len=256 lora_r=8 quantization=nf4 weights=fp16 16 fp16",
     "t5-small seq_len=256 8 fp16",
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -112,7 +112,6 @@ def run(
                 recorder.mark("generation", number)
                 inference.run_steps(recorder, loaded.parts.learning.rollout, model, recipe.batch(samples), settings)
             device_batch: Any = None
-            total: Total | None = None
             for index in range(microbatches * max(1, shards)):
                 recorder.mark("forward", number, index)
                 parallelism.before_forward()
@@ -120,20 +119,17 @@ def run(
                 device_batch = simulated_device.move_batch(batch, settings.memory_format)
                 recorder.label(nested.tensors(device_batch), "batch")
                 with folding.microbatch():
-                    new = _run_microbatch(
+                    _run_microbatch(
                         recorder,
                         loss,
                         model,
                         device_batch,
                         settings,
                         scaler,
-                        total,
-                        microbatches,
+                        1 / microbatches,
                         (number, index),
                         parallelism,
                     )
-                total = new if total is None else total.plus(new)
-                del new
                 if (index + 1) % microbatches == 0:
                     parallelism.after_shard()
             del device_batch
@@ -144,18 +140,15 @@ def run(
             parameters = [parameter for parameter in parallelism.trained if parameter.grad is not None]
             if scaler:
                 scaler.unscale(parameters)
-            norm = None
             if (max_norm := clip_norm(loaded.parts, loss)) is not None:
-                norm = nn.utils.clip_grad_norm_(parameters, max_norm, foreach=on_gpu)
-            assert total is not None
-            mean = total.loss / total.weight
+                nn.utils.clip_grad_norm_(parameters, max_norm, foreach=on_gpu)
             with values.replace_unknown_values():
                 device_optimizer.step()
             recorder.label(simulated_device.tensors(list(optimizer.state.values())), "optimizer states")
             if scaler:
                 scaler.update()
             averages.add()
-            del parameters, norm, mean, total
+            del parameters
             # A recipe's optimizer may override how and when its gradients are cleared.
             device_optimizer.zero_grad(set_to_none=True)
             if gpus > 1:  # the optimizer lacks the parameters that other GPUs update
@@ -185,17 +178,6 @@ def _deterministic_operators() -> Iterator[None]:
         memory.fill_uninitialized_memory = before[1]
 
 
-class Total(NamedTuple):
-    """The sum of losses and of weights so far, and the weight by which gradients are divided."""
-
-    loss: Tensor
-    weight: Tensor | float
-    expected: Tensor | float
-
-    def plus(self, other: Total) -> Total:
-        return Total(self.loss + other.loss, self.weight + other.weight, self.expected)
-
-
 def _run_microbatch(
     recorder: Recorder,
     compute_loss: Loss,
@@ -203,39 +185,25 @@ def _run_microbatch(
     device_batch: Any,
     settings: Settings,
     scaler: _Scaler | None,
-    total: Total | None,
-    microbatches: int,
+    loss_scale: float,
     position: tuple[int, int],
     parallelism: SingleDevice,
-) -> Total:
-    """Run forward and backward of a microbatch with the scalars of the engine (`training/engine/update.py`).
-
-    `position` is the number of its update and its index there.
-    """
-    assert settings.precision is not None and settings.micro_batch is not None
+) -> None:
+    """Run forward and backward of a microbatch; `position` is the number of its update and its index there."""
+    assert settings.precision is not None
     with autocast.region(settings.precision):
-        loss_sum, weight = _loss_sum_and_weight(compute_loss, model, device_batch, settings.micro_batch)
-    expected = _expected(weight, microbatches) if total is None else total.expected
-    mean = loss_sum / expected
-    loss = scaler.scale(mean) if scaler else mean
+        loss = _mean_loss(compute_loss, model, device_batch) * loss_scale
     if scaler:
-        recorder.label(scaler.state, "temporaries")  # made at the first loss, but not of the batch
+        loss = scaler.scale(loss)
     recorder.mark("backward", *position)
     parallelism.before_backward()
     loss.backward()
     parallelism.after_backward()
     recorder.label((parameter.grad for parameter in model.parameters()), "gradients")
-    return Total(loss_sum.detach(), weight, expected)
 
 
-def _expected(weight: Tensor | float, microbatches: int) -> Tensor | float:
-    if isinstance(weight, Tensor) and microbatches > 1:
-        return torch.where(weight > 0, weight * microbatches / 1, float(microbatches))
-    return weight * microbatches
-
-
-def _loss_sum_and_weight(compute_loss: Loss, model: nn.Module, batch: Any, size: int) -> tuple[Tensor, Tensor | float]:
-    """Return the sum of the losses of the batch's samples and the sum of their weights.
+def _mean_loss(compute_loss: Loss, model: nn.Module, batch: Any) -> Tensor:
+    """Return the mean over the samples of the batch.
 
     What the recipe has returned is only referred to in this function. In the caller's variables it would remain in
     memory during backward, which it does not in training.
@@ -246,41 +214,24 @@ def _loss_sum_and_weight(compute_loss: Loss, model: nn.Module, batch: Any, size:
     except UsageError as error:
         # For a plan, a UsageError says that other settings may do; a microbatch of 1 would hide the mistake.
         raise TraceError(error.message, hint=error.hint) from error
-    loss_sum: Tensor = loss.float().reshape(())
-    if weight is None:
-        return loss_sum * size, float(size)
-    if isinstance(weight, Tensor) and weight.device.type == DEVICE:
-        return loss_sum, weight.detach().double().reshape(())
-    return loss_sum, 1.0 if isinstance(weight, Tensor) else float(weight)
+    mean: Tensor = loss if weight is None else loss / weight
+    return mean
 
 
 class _Scaler:
     """The tensors and operators of `torch.amp.GradScaler`, which itself reads values from the device."""
 
     def __init__(self) -> None:
-        self._scale: Tensor | None = None
-        self._growth: Tensor | None = None
-        self._non_finite: Tensor | None = None
-
-    @property
-    def state(self) -> tuple[Tensor | None, Tensor | None]:
-        """What remains from one update to the next."""
-        return self._scale, self._growth
+        self._scale = torch.ones((), device=DEVICE)
+        self._growth = torch.zeros((), dtype=torch.int32, device=DEVICE)
 
     def scale(self, loss: Tensor) -> Tensor:
-        if self._scale is None:
-            self._scale = torch.full((), 1.0, device=DEVICE)
-            self._growth = torch.full((), 0, dtype=torch.int32, device=DEVICE)
         return loss * self._scale
 
     def unscale(self, parameters: Iterable[nn.Parameter]) -> None:
-        assert self._scale is not None
-        inverse = self._scale.double().reciprocal().float()
-        self._non_finite = torch.full((), 0.0, device=DEVICE)
+        self._non_finite = torch.zeros((), device=DEVICE)
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        torch._amp_foreach_non_finite_check_and_unscale_(gradients, self._non_finite, inverse)
+        torch._amp_foreach_non_finite_check_and_unscale_(gradients, self._non_finite, self._scale.reciprocal())
 
     def update(self) -> None:
-        assert self._scale is not None and self._growth is not None and self._non_finite is not None
         torch._amp_update_scale_(self._scale, self._growth, self._non_finite, 2.0, 0.5, 2000)
-        self._non_finite = None
