@@ -71,7 +71,7 @@ lab:
 	$(MAKE) STACK=kaggle laboratory
 
 laboratory: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.rehearse.simulated -- -m pytest -n 2 \
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.rehearse.simulated -- -m pytest -n 2 --dist loadfile \
 	  $(if $(QUICK),,-m 'slow or not slow') $(or $(ONLY),tests/lab)
 
 # The long form of the proofs that `make test` holds in short.

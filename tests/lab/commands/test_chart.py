@@ -2,15 +2,12 @@
 
 from itertools import islice
 
-import pytest
 import torch
 
 from shoestring.recipe.finding import choose
 from shoestring.training.session.deadline import Deadline
 from tests.recipes.chart.test_training import TINY, CountingDeadline, Digits, assert_same_trained_adapters, read_log
 from tests.sessions import run_session
-
-pytestmark = pytest.mark.filterwarnings("ignore:The argument 'device' of Tensor.(pin_memory|is_pinned)")
 
 CUDA = torch.device("cuda")
 VALUES = TINY | {"epochs": 1, "effective_batch": 8, "micro_batch": 4, "generations": 4, "completion_len": 4}

@@ -20,10 +20,7 @@ from tests.integrations.test_splitting import (
 from tests.integrations.test_trainer import DropoutModel, Sums
 from tests.lab.commands.demand import Demand
 
-pytestmark = [
-    pytest.mark.filterwarnings(r"ignore:.*gradient_checkpointing\w*` is deprecated"),
-    pytest.mark.filterwarnings("ignore:The argument 'device' of Tensor.(pin_memory|is_pinned)"),  # torch's DataLoader
-]
+pytestmark = pytest.mark.filterwarnings(r"ignore:.*gradient_checkpointing\w*` is deprecated")
 
 GPU = {"use_cpu": False, "fp16": True, "save_strategy": "steps", "save_steps": 1}
 

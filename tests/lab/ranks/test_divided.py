@@ -73,6 +73,7 @@ def test_divided_weights_learn_as_replicas_and_as_on_the_cpu(ranks_on, tmp_path)
             assert losses[0] == pytest.approx(losses[1], rel=tolerance)
 
 
+@pytest.mark.slow
 def test_stopped_run_ends_in_the_same_bits_on_the_same_number_of_gpus(ranks_on, tmp_path):
     """Also in fp16; a checkpoint fits another number of GPUs, where rounding differs."""
     driver = ranks_on("kaggle-l4x4")

@@ -274,10 +274,38 @@ def test_zero2_and_zero3_shard_everything(trace_sharding: TraceSharding, shardin
     }
 
 
-def test_sharded_weights_are_never_allocated_whole(trace_sharding: TraceSharding) -> None:
+def loading_of(trace: Trace) -> list[tuple[str, int]]:
+    """Return the parts and the bytes, below 0 where they are freed, of what happens before the first update."""
+    steps = []
+    for event in trace.events:
+        if isinstance(event, Phase) and event.name != "model":
+            break
+        if isinstance(event, Alloc | Free):
+            storage = trace.storages[event.storage]
+            steps.append((storage.part, storage.bytes if isinstance(event, Alloc) else -storage.bytes))
+    return steps
+
+
+def test_modules_are_loaded_whole_before_they_are_sharded(trace_sharding: TraceSharding) -> None:
+    layer = WIDTH * WIDTH * 4
+    whole, shards = [("loading copies", layer)] * 2, [("weights", layer // 2)] * 2
+    freed = [("loading copies", -layer)] * 2
+    of_root = [*whole, ("buffers", 4000), *shards, *freed]
+    expected = [*BLOCKS * [*whole, *shards, *freed], *of_root]
+    # Adagrad's states are created with the optimizer.
+    assert [step for step in loading_of(trace_sharding("zero3")) if step[0] != "optimizer states"] == expected
+
+
+def test_each_module_is_gathered_before_the_first_update(trace_sharding: TraceSharding) -> None:
     trace = trace_sharding("zero3")
-    allocated = [trace.storages[event.storage] for event in trace.events if isinstance(event, Alloc)]
-    assert sum(storage.bytes for storage in allocated if storage.part == "weights") == ALL // 2
+    phases = [event.name if isinstance(event, Phase) else None for event in trace.events]
+    start, batch = phases.index("forward"), [storage.part for storage in trace.storages].index("batch")
+    end = trace.events.index(Alloc(batch))
+    requested = [trace.storages[event.storage] for event in trace.events[start:end] if isinstance(event, Alloc)]
+    layer = WIDTH * WIDTH * 4
+    # First the buffer of a module, on the stream of the computation, then its two weights.
+    assert [storage.bytes for storage in requested] == (BLOCKS + 1) * [BLOCK, layer, layer]
+    assert {storage.part for storage in requested} == {"gathered weights"}
 
 
 def test_frozen_weights_are_sharded(trace_sharding: TraceSharding) -> None:

@@ -11,7 +11,7 @@ policy; frozen weights are sharded as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from shoestring.base.errors import UsageError
 from shoestring.planning.trace import redirected
+from shoestring.planning.trace.loading import children_first
 from shoestring.planning.trace.record import Part
 from shoestring.planning.trace.recorder import Recorder
 from shoestring.planning.trace.simulated_device import DEVICE, tensors
@@ -34,23 +35,40 @@ class FsdpShards(SingleDevice):
         self, recorder: Recorder, model: nn.Module, blocks: list[nn.Module], gpus: int, *, reshard_after_forward: bool
     ) -> None:
         self._model = model
-        parameters = list(model.parameters())
-        recorder.erase(parameters)
-        self._shards = {parameter: _shard(parameter, gpus) for parameter in parameters}
-        recorder.label(self._shards.values(), "weights")
-        self.trained = [shard for shard in self._shards.values() if shard.requires_grad]
+        recorder.erase([*model.parameters(), *model.buffers()])
+        self._shards: dict[nn.Parameter, nn.Parameter] = {}
         self._shared = _SharedState(recorder, gpus)
-        root_shards = dict(self._shards)
+        self._has_gathered_each = False
         self._groups = []
+        seen: set[Tensor] = set()
         for block in blocks:
-            block_shards = {
-                parameter: root_shards.pop(parameter) for parameter in block.parameters() if parameter in root_shards
-            }
-            self._groups.append(_Group(block_shards, self._shared))
+            self._groups.append(_Group(self._load(recorder, block, seen, gpus), self._shared))
             _redirect(block, self._groups[-1], reshard_after_forward=reshard_after_forward)
-        self._root = _Group(root_shards, self._shared)
+        self._root = _Group(self._load(recorder, model, seen, gpus), self._shared)
+        self.trained = [self._shards[parameter] for parameter in model.parameters() if parameter.requires_grad]
         model.register_forward_pre_hook(lambda *_: self._root.gather())
         model.register_forward_hook(lambda *_: self._shared.free_all_gather_buffer())
+
+    def _load(
+        self, recorder: Recorder, module: nn.Module, seen: set[Tensor], gpus: int
+    ) -> dict[nn.Parameter, nn.Parameter]:
+        """Move what the module has and `seen` has not to the device, and replace whole parameters by their shards.
+
+        `fully_shard` moves all of a module's parameters and buffers first (`_fsdp_init.py: _move_states_to_device`),
+        and the whole parameters are freed when it returns.
+        """
+        modules = list(children_first(module))
+        parameters = _new((p for m in modules for p in m.parameters(recurse=False)), seen)
+        for parameter in parameters:
+            recorder.revive(parameter, _size(parameter), "loading copies")
+        for buffer in _new((b for m in modules for b in m.buffers(recurse=False)), seen):
+            recorder.revive(buffer, _size(buffer), "buffers")
+        shards = {parameter: _shard(parameter, gpus) for parameter in parameters}
+        recorder.label(shards.values(), "weights")
+        for parameter in parameters:
+            recorder.release(parameter)
+        self._shards |= shards
+        return shards
 
     @contextmanager
     def during_optimizer_setup(self) -> Iterator[None]:
@@ -59,6 +77,19 @@ class FsdpShards(SingleDevice):
             yield
         finally:
             self._register({shard: parameter for parameter, shard in self._shards.items()})
+
+    def before_update(self) -> None:
+        """Gather each module once before the first update, as `training/engine/parallel/fully_sharded.py:
+        _watch_gradients` does.
+
+        FSDP2 has no separate stream for a gathering that is asked for (`get_all_gather_streams` in
+        `_fsdp_param_group.py`).
+        """
+        for group in () if self._has_gathered_each else (*self._groups, self._root):
+            group.prefetch("gathered weights")
+            group.gather()
+            group.reshard()
+        self._has_gathered_each = True
 
     def before_forward(self) -> None:
         self._shared.forward_order.clear()
@@ -131,10 +162,10 @@ class _Group:
                 hint="set sharding=zero1, which shards the optimizer states of any model",
             )
 
-    def prefetch(self) -> None:
+    def prefetch(self, part: Part = "all-gather buffers") -> None:
         """Start to gather: allocate the buffer that receives all GPUs' shards."""
         if self._shards and not self._is_gathered and self._prefetched is None:
-            self._prefetched = self._shared.allocate_buffer(sum(self._bytes.values()), "all-gather buffers")
+            self._prefetched = self._shared.allocate_buffer(sum(self._bytes.values()), part)
 
     def gather(self) -> None:
         """Gather the whole weights and copy them out of the buffer."""
@@ -246,6 +277,16 @@ def _shard(parameter: nn.Parameter, gpus: int) -> nn.Parameter:
     rows, *row_shape = parameter.shape or (1,)
     shard = torch.empty(-(-rows // gpus), *row_shape, dtype=parameter.dtype, device=DEVICE)
     return nn.Parameter(shard, requires_grad=parameter.requires_grad)
+
+
+def _new(tensors: Iterable[Any], seen: set[Tensor]) -> list[Any]:
+    """Return the tensors that are not among those `seen`, each once, and add them to these."""
+    new = []
+    for tensor in tensors:
+        if tensor not in seen:
+            seen.add(tensor)
+            new.append(tensor)
+    return new
 
 
 def _size(tensor: Tensor) -> int:

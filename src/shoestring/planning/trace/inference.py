@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
 import torch
@@ -54,32 +55,56 @@ def run(
         fp32_modules.apply(model, settings.fp32_modules)
         recorder.label(model.parameters(), "weights")
         recorder.label(model.buffers(), "buffers")
-        for number in range(2):
-            recorder.mark("forward", number)
-            run_steps(recorder, steps, model, batch, settings)
+        device_batch: Any = None
+        with ExitStack() as stack:
+            if work == "evaluation":  # which has one autocast region for all batches: it keeps the casts of weights
+                stack.enter_context(_inference(model, settings))
+            for number in range(2):
+                recorder.mark("forward", number)
+                if work == "evaluation":
+                    # The previous batch is replaced once the next one is on the device.
+                    device_batch = _move(recorder, batch, settings)
+                    _run(recorder, steps(model, device_batch))
+                else:
+                    run_steps(recorder, steps, model, batch, settings)
+            del device_batch
         recorder.mark("end", 1)
         return recorder.record()
 
 
 def run_steps(recorder: Recorder, steps: Steps, model: nn.Module, batch: Any, settings: Settings) -> None:
-    """Run the steps in evaluation mode without gradients, with `batch` moved to the simulated device.
+    """Run the steps in evaluation mode without gradients, with `batch` moved to the simulated device."""
+    device_batch = _move(recorder, batch, settings)
+    with _inference(model, settings):
+        _run(recorder, steps(model, device_batch))
 
-    A step yields the tensors that it keeps for the next one.
-    """
+
+@contextmanager
+def _inference(model: nn.Module, settings: Settings) -> Iterator[None]:
+    """Enter evaluation mode, without gradients, and an autocast region."""
     assert settings.precision is not None
-    device_batch = simulated_device.move_batch(batch, settings.memory_format)
-    recorder.label(nested.tensors(device_batch), "batch")
     training = {module: module.training for module in model.modules()}
     model.eval()
     with torch.no_grad(), autocast.region(settings.precision):
-        for step in steps(model, device_batch):
-            recorder.label(simulated_device.tensors(step.state if isinstance(step, Step) else step), "KV cache")
-            if isinstance(step, Step):
-                recorder.mark_step(step.times)
-            # The next step replaces one tensor after another; a reference here would keep both alive.
-            del step
+        yield
     for module, mode in training.items():
         module.training = mode
+
+
+def _move(recorder: Recorder, batch: Any, settings: Settings) -> Any:
+    device_batch = simulated_device.move_batch(batch, settings.memory_format)
+    recorder.label(nested.tensors(device_batch), "batch")
+    return device_batch
+
+
+def _run(recorder: Recorder, steps: Iterable[Any]) -> None:
+    """Run the steps, each of which yields the tensors that it keeps for the next one."""
+    for step in steps:
+        recorder.label(simulated_device.tensors(step.state if isinstance(step, Step) else step), "KV cache")
+        if isinstance(step, Step):
+            recorder.mark_step(step.times)
+        # The next step replaces one tensor after another; a reference here would keep both alive.
+        del step
 
 
 def _steps(loaded: LoadedRecipe, work: Work) -> Steps:

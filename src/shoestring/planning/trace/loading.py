@@ -36,7 +36,7 @@ def move_model(
     if not from_host:
         layers = (module for module in model.modules() if isinstance(module, Nf4Linear))
         unpacked = {layer: _unpacked_weight(recorder, layer) for layer in layers}
-    for module in _children_first(model):
+    for module in children_first(model):
         if from_host and isinstance(module, Nf4Linear):
             unpacked[module] = _unpacked_weight(recorder, module)
         copies.replace_all(module)
@@ -71,7 +71,7 @@ def load_with_transformers(recorder: Recorder, model: nn.Module) -> None:
     _cast_to_fp32(frozen, in_16_bits, copies)
     in_16_bits |= {name: _allocate(recorder, slot.shape) for name, slot in adapters.items()}
     _cast_to_fp32(adapters, in_16_bits, copies)
-    for module in _children_first(model):
+    for module in children_first(model):
         copies.replace_all(module)
 
 
@@ -151,9 +151,9 @@ def _natural_order(name: str) -> list[tuple[int, int, str]]:
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in name.split(".")]
 
 
-def _children_first(module: nn.Module) -> Iterator[nn.Module]:
+def children_first(module: nn.Module) -> Iterator[nn.Module]:
     for child in module.children():
-        yield from _children_first(child)
+        yield from children_first(child)
     yield module
 
 

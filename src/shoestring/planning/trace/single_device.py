@@ -24,6 +24,9 @@ class SingleDevice:
     def divide(self, optimizer: Optimizer) -> None:
         """Leave only the parameters that this GPU updates in the optimizer."""
 
+    def before_update(self) -> None:
+        """Run before the first microbatch of an update."""
+
     def before_forward(self) -> None:
         """Run before the forward pass of each microbatch."""
 

@@ -114,10 +114,12 @@ def run(
             device_batch: Any = None
             for index in range(microbatches * max(1, shards)):
                 recorder.mark("forward", number, index)
-                parallelism.before_forward()
+                if index == 0:
+                    parallelism.before_update()
                 # The previous batch is replaced once the next one is on the device.
                 device_batch = simulated_device.move_batch(batch, settings.memory_format)
                 recorder.label(nested.tensors(device_batch), "batch")
+                parallelism.before_forward()
                 with folding.microbatch():
                     _run_microbatch(
                         recorder,
