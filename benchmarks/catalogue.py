@@ -32,6 +32,7 @@ class Benchmark:
 
 
 _MEASUREMENTS = "the published measurements (DATA)"
+_LABORATORY = "the environment of `make lab` (.stacks/kaggle/bin/python)"
 _MODEL = "the weights of a language model (SmolLM2-135M)"
 
 
@@ -262,6 +263,36 @@ BENCHMARKS = (
         "Are the allocations of estimates those of PyTorch's own allocator?",
         "-m benchmarks.rehearse.allocations --json OUT",
         "the stack kaggle of rehearsals (shoestring rehearse --prepare --stack kaggle)",
+    ),
+    _benchmark(
+        "lab-coverage",
+        "Which statements for a GPU do the tests of the laboratory execute?",
+        "-m benchmarks.lab.coverage --json OUT",
+        _LABORATORY,
+    ),
+    _benchmark(
+        "lab-breaks",
+        "Which defects do the tests of the laboratory see?",
+        "-m benchmarks.lab.breaks --json OUT",
+        _LABORATORY,
+    ),
+    _benchmark(
+        "lab-out-of-memory",
+        "What happens if any allocation of a run fails?",
+        "-m benchmarks.rehearse.simulated -- -m benchmarks.lab.out_of_memory --json OUT",
+        _LABORATORY,
+    ),
+    _benchmark(
+        "lab-memory",
+        "How exact is predicted memory beside PyTorch's allocator on a simulated GPU?",
+        "-m benchmarks.lab.memory.predictions --json OUT",
+        _LABORATORY,
+    ),
+    _benchmark(
+        "lab-decisions",
+        "Do the microbatches that plans choose fit, and would the next ones?",
+        "-m benchmarks.lab.memory.decisions --json OUT",
+        _LABORATORY,
     ),
     _benchmark(
         "same_settings",

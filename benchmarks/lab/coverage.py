@@ -1,6 +1,6 @@
 """List the statements for a GPU that the tests of the laboratory execute, and those that they do not.
 
-    .stacks/kaggle/bin/python -m benchmarks.lab.coverage [--json FILE] [--tests PATH ...]
+    .stacks/kaggle/bin/python -m benchmarks.lab.coverage [--json FILE] [--name NAME] [--tests PATH ...]
 
 Statements for a GPU are those of functions and classes that name CUDA (`cuda_statements.py`). All processes that the
 tests start count. What is not executed needs a reason in `unexecuted.toml`; the exit status is 1 if one is missing.
@@ -22,6 +22,7 @@ from coverage import Coverage
 
 ROOT = Path(__file__).parents[2]
 REASONS = Path(__file__).with_name("unexecuted.toml")
+RESULTS = ROOT / "benchmarks" / "results" / "lab-coverage.json"
 Lines = tuple[frozenset[int], frozenset[int]]
 """The executable and the executed lines of a file."""
 WHOLE = ("shoestring/training", "shoestring/techniques")
@@ -89,8 +90,7 @@ def summary(lines: Mapping[str, Lines]) -> dict[str, Any]:
             "executed": sum(len(run) for _, run in parts),
         }
     return {
-        "statements_for_a_gpu": for_a_gpu,
-        "executed": executed,
+        "for_a_gpu": {"statements": for_a_gpu, "executed": executed},
         "packages": packages,
         "unexecuted": unexecuted,
     }
@@ -109,19 +109,18 @@ def without_reason(unexecuted: Mapping[str, Sequence[str]]) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", type=Path, help="output file")
+    parser.add_argument("--json", type=Path, default=RESULTS, help="file with results by name; default: %(default)s")
+    parser.add_argument("--name", default="all of the laboratory", help="of this result; default: %(default)s")
     parser.add_argument("--tests", nargs="+", default=["tests/lab"], help="default: %(default)s")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="lab-coverage-") as name:
         status = run_tests(options.tests, Path(name))
         result = summary(executed_lines(Path(name)))
     missing = without_reason(result["unexecuted"])
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    share = result["executed"] / result["statements_for_a_gpu"]
-    print(f"{result['executed']} of {result['statements_for_a_gpu']} statements for a GPU were executed ({share:.1%})")
-    for package, counts in result["packages"].items():
-        print(f"{package}: {counts['executed']} of {counts['statements']} statements")
+    results = json.loads(options.json.read_text(encoding="utf-8")) if options.json.exists() else {}
+    options.json.write_text(json.dumps({**results, options.name: result}, indent=1) + "\n", encoding="utf-8")
+    for part, counts in {"for a GPU": result["for_a_gpu"], **result["packages"]}.items():
+        print(f"{part}: {counts['executed']:,} of {counts['statements']:,} statements were executed")
     for line in missing:
         print(f"not executed, without a reason: {line}")
     return 1 if status or missing else 0

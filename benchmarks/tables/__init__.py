@@ -8,7 +8,19 @@ import re
 from collections.abc import Callable
 
 from benchmarks.catalogue import ROOT
-from benchmarks.tables import accuracy, benchmarks, claims, engine, finetune, gpu, quoted, recipes, rehearse, survival
+from benchmarks.tables import (
+    accuracy,
+    benchmarks,
+    claims,
+    engine,
+    finetune,
+    gpu,
+    lab,
+    quoted,
+    recipes,
+    rehearse,
+    survival,
+)
 
 _TABLE = re.compile(
     r"(?<=<!-- table: )(?P<name>[a-z_]+)(?P<open> -->\n)(?P<table>.*?)(?=<!-- end of table -->)", re.DOTALL
@@ -57,6 +69,12 @@ TABLES: dict[str, Callable[[], str]] = {
     "rehearsed_scripts": rehearse.scripts,
     "rehearsed_allocations": rehearse.allocations,
     "rehearsed_causes": rehearse.causes,
+    "lab_coverage": lab.coverage,
+    "lab_breaks": lab.breaks,
+    "lab_out_of_memory": lab.out_of_memory,
+    "lab_memory": lab.memory,
+    "lab_worst": lab.worst,
+    "lab_decisions": lab.decisions,
     "plans": claims.plans,
     "complete": claims.complete,
     "questions": claims.questions,

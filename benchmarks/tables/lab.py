@@ -1,12 +1,16 @@
-"""The laboratory: predicted memory and decisions of plans beside PyTorch's allocator on a simulated GPU."""
+"""The laboratory: what its tests execute and see, failing allocations, and predicted memory beside the allocator's."""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from benchmarks.lab.memory.reasons import reason
 from benchmarks.lab.memory.scores import Score, by_kind, errors_at, share_held
 from benchmarks.lab.memory.scores import worst as worst_scores
 from benchmarks.tables.markdown import percent, read_result, table
 
+OUT_OF_MEMORY = "lab-out-of-memory"
+COVERAGE = "lab-coverage"
+BREAKS = "lab-breaks"
 MEMORY = "lab-memory"
 DECISIONS = "lab-decisions"
 
@@ -58,3 +62,43 @@ def decisions() -> str:
         ("configurations", "n", *outcomes),
         [[kind, count.total(), *(count[outcome] or "–" for outcome in outcomes)] for kind, count in counts.items()],
     )
+
+
+def out_of_memory() -> str:
+    """Return a row for each scenario: its requests for memory, the cases in which some failed, and their outcomes."""
+    result = read_result(OUT_OF_MEMORY)
+    outcomes = sorted(result["outcomes"], key=result["outcomes"].get, reverse=True)
+    rows = [
+        [row["scenario"], f"{row['requests']:,}", row["cases"], row["places"], *_counts(row["outcomes"], outcomes)]
+        for row in result["scenarios"]
+    ]
+    requests = sum(row["requests"] for row in result["scenarios"])
+    places = len(result["failures_by_place"])
+    rows.append(["all", f"{requests:,}", f"{result['cases']:,}", places, *_counts(result["outcomes"], outcomes)])
+    return table(("scenario", "requests", "cases", "places", *outcomes), rows)
+
+
+def _counts(counts: Mapping[str, int], names: Sequence[str]) -> list[str]:
+    return [f"{counts[name]:,}" if counts.get(name) else "–" for name in names]
+
+
+def coverage() -> str:
+    """Return how many of the statements for a GPU are executed on one, before and with the laboratory."""
+    rows = [
+        [
+            state,
+            *(f"{part['executed']:,} of {part['statements']:,}" for part in (result["for_a_gpu"], *packages.values())),
+        ]
+        for state, result in read_result(COVERAGE).items()
+        for packages in (result["packages"],)
+    ]
+    return table(("tests", "statements for a GPU", "`training`", "`techniques`"), rows)
+
+
+def breaks() -> str:
+    """Return a row for each defect that was written into the sources: who has seen it, or why nobody can."""
+    rows = [
+        [row["name"], f"{len(row['failed'])} tests" if row["failed"] else f"not seen. {row['reason']}".strip()]
+        for row in read_result(BREAKS)
+    ]
+    return table(("defect", "seen by"), rows)

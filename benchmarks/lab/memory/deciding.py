@@ -4,7 +4,8 @@
 
 A question contains `configuration`, whose microbatch is left to the plan. An answer contains the `plan`'s settings;
 `fixed`, these with the configuration's checkpointing; and `largest`, the largest microbatch that is predicted to fit
-with them, with the `next` larger ones, which are not; or `error`.
+with them, with the `next` larger ones, which are not, and the `first_shares` of the very first microbatch that the plan
+reckons with; or `error`.
 """
 
 import json
@@ -25,6 +26,7 @@ from shoestring.base.errors import ShoestringError
 from shoestring.base.settings import Settings
 from shoestring.hardware.targets import find as find_target
 from shoestring.planning.candidates import Candidates
+from shoestring.planning.estimate.memory import first_batch_probabilities
 from shoestring.planning.micro_batch import find_largest_that_fits
 from shoestring.planning.planner import plan_with
 from shoestring.planning.search import micro_batch_sizes
@@ -52,7 +54,7 @@ def decide(configuration: Configuration) -> dict[str, Any]:
 
 
 def _boundary(candidates: Candidates, fixed: Settings) -> dict[str, Any]:
-    """Return the largest microbatch that fits and the next three; 0 if none fits."""
+    """Return the largest microbatch that fits and the next three that the search would consider; 0 if none fits."""
     sizes = micro_batch_sizes(candidates, fixed)
     largest = find_largest_that_fits(candidates, fixed, sizes).largest
     size = 0 if largest is None else largest.settings.micro_batch or 0
@@ -61,7 +63,12 @@ def _boundary(candidates: Candidates, fixed: Settings) -> dict[str, Any]:
         if not candidates.evaluate(fixed.replace(micro_batch=larger)).fits:
             break
         size = larger
-    return {"largest": size, "next": list(islice((other for other in sizes if other > size), 3))}
+    trace = candidates.evaluate(fixed.replace(micro_batch=size or sizes[0])).trace
+    return {
+        "largest": size,
+        "next": list(islice((other for other in sizes if other > size), 3)),
+        "first_shares": sorted(first_batch_probabilities(trace), reverse=True),
+    }
 
 
 def answer(question: Mapping[str, Any]) -> dict[str, Any]:

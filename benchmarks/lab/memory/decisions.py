@@ -3,6 +3,12 @@
     python -m benchmarks.lab.memory.decisions [--rows FOLDER] [--json OUT] [--only WORD ...]
 
 The GPU has its own memory and its context, so what does not fit ends in an out-of-memory error of PyTorch's allocator.
+Training fits if it does so with each length of the very first microbatch that a plan reckons with: a shorter one leaves
+blocks that later ones do not fit, and a run cannot choose it.
+
+A step is from a microbatch to the next larger one that the search would consider for the effective batch
+(`EFFECTIVE_BATCH` in `deciding.py`): those that divide it as equally as possible (`micro_batches` in
+`planning/micro_batch.py`). For 1,024 samples 41 and 43, 94 and 103, or 256 and 342 are a step apart.
 Each answer is appended to a file in FOLDER when it is known, and what is there is not computed again.
 """
 
@@ -54,16 +60,27 @@ def _runs(item: Configuration, planned: Mapping[str, Any], measure: Any) -> dict
     """Return what became of the largest microbatch that fits, of larger ones until one does not, and of the plan."""
 
     def run(settings: Settings) -> dict[str, Any]:
-        answer: dict[str, Any] = measure(dataclasses.replace(item, settings=settings))
-        return {"error": answer["error"]} if "error" in answer else {name: answer[name] for name in _SHOWN}
+        answers = []
+        for share in planned["first_shares"]:
+            answer: dict[str, Any] = measure(dataclasses.replace(item, settings=settings, first_share=share))
+            if "error" in answer:
+                return {"error": answer["error"]}
+            answers.append({"first_share": share} | {name: answer[name] for name in _SHOWN})
+            if not answer["fits"]:
+                break
+        return {"fits": answers[-1]["fits"], "by_first_share": answers}
 
     fixed = Settings.from_json(planned["fixed"])
-    runs = {"plan": run(Settings.from_json(planned["plan"]))} if planned["verdict"] == "fits" else {}
+    runs = {}
     for size in (planned["largest"], *planned["next"]):
         if size:
             runs[str(size)] = run(fixed.replace(micro_batch=size))
             if size != planned["largest"] and not runs[str(size)].get("fits", True):
                 break
+    if planned["verdict"] == "fits":
+        settings = Settings.from_json(planned["plan"])
+        is_largest = settings.replace(packing="no") == fixed.replace(micro_batch=planned["largest"])
+        runs["plan"] = runs[str(planned["largest"])] if is_largest else run(settings)
     return runs
 
 

@@ -92,7 +92,7 @@ def test_each_multiplying_thread_requests_one_workspace() -> None:
 
 
 def test_products_with_a_bias_have_cublaslts_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
-    # In `linear` with a bias on a simulated T4, torch 2.10 asked for 1 MiB once after that of cuBLAS, torch 2.13 did not.
+    # For `linear` with a bias torch 2.10 asks for 1 MiB once, after that of cuBLAS; torch 2.13 does not.
     events: list[Event] = [Phase("forward", 0, 0), op(name="aten::mm"), *[op(name="aten::addmm")] * 2]
     for lt_bytes in (MIB, 0):
         monkeypatch.setattr("shoestring.hardware.cublas.separate_lt_bytes", lambda lt_bytes=lt_bytes: lt_bytes)

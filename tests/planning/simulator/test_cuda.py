@@ -76,7 +76,8 @@ def test_allocations_fail_from_a_chosen_one_on(run_simulated):
             print(number, "refused")
     print(fail_at(0, 0))
     """
-    assert run_simulated(code, values="none").lines == ["1", "0 allocated", "1 refused", "2 refused", "3 allocated", "4"]
+    lines = run_simulated(code, values="none").lines
+    assert lines == ["1", "0 allocated", "1 refused", "2 refused", "3 allocated", "4"]
 
 
 def test_copies_streams_events_and_pinned_memory(run_simulated):

@@ -180,8 +180,9 @@ def _estimate_gpu(
 ) -> Breakdown:
     context_low, context, context_high = (sum(column) for column in zip(*outside.values(), strict=True))
     capacity = device.memory_bytes
-    first_shares = _first_batch_probabilities(trace)
-    all_requests = requests(repeat_second_update(trace), device, deterministic=deterministic)
+    first_shares = first_batch_probabilities(trace)
+    repeated = repeat_second_update(trace)
+    all_requests = requests(repeated, device, deterministic=deterministic)
     requests_by_share = {share: with_smaller_first_batch(all_requests, trace, share) for share in first_shares}
     unlimited_usages = {share: replay_unlimited(requests_by_share[share], kind) for share in first_shares}
     # A trace that does not fit with the typical context may fit with the smallest one. Both limits are replayed because
@@ -198,22 +199,24 @@ def _estimate_gpu(
     workspaces = unknown_workspaces + (_largest_convolution(trace) if cudnn_benchmark else 0)
     largest_tensor = max((storage.bytes for storage in trace.storages if storage.part in BATCH_PARTS), default=0)
     reserve_uncertainty = round(live["reserve space"] * _RESERVE_UNCERTAINTY)
-    recurrent_workspace = _RECURRENT_WORKSPACE * _largest_reserve_space(trace)
+    unknown_bytes = workspaces + reserve_uncertainty + _RECURRENT_WORKSPACE * _largest_reserve_space(trace)
     uncertainty = workspaces + largest_tensor + reserve_uncertainty
-    high = max(usage.reserved for usage in unlimited_usages.values()) + uncertainty + recurrent_workspace
-    allocated_high = live.total() + workspaces + reserve_uncertainty + recurrent_workspace
+    high = max(usage.reserved for usage in unlimited_usages.values()) + largest_tensor + unknown_bytes
+    allocated_high = live.total() + unknown_bytes
     if with_workspaces := _usage_with_workspaces(
         trace, device, kind, capacity - context_low, uncertainty, deterministic
     ):
         high = max(high, with_workspaces.reserved)
         allocated_high = max(allocated_high, with_workspaces.live.total())
-    # On out-of-memory unused segments are released, so a trace that fits with the uncertainty subtracted never reserves
-    # more than the device has.
-    limit = capacity - context_high - uncertainty
+    # The limit leaves what no simulation has. It leaves no large tensor, which differs from the range: a block that the
+    # tensor does not fit is unused, and near the limit torch releases it for the new one.
+    limit = capacity - context_high - unknown_bytes
     fits = all(
         replay_within((limit,), requests_by_share[share], kind, unlimited_usages[share]).reserved <= limit
         for share in first_shares
-    )
+    ) and _fits_with_workspaces(repeated, device, kind, limit, usage.reserved, deterministic)
+    if not fits:
+        high = max(high, capacity - context_high + 1)
     allocated_range = Range(
         max(0, usage.requested - workspaces - reserve_uncertainty),
         live.total(),
@@ -248,6 +251,20 @@ def _usage_with_workspaces(
     return replay_limited(limit, with_workspaces, kind)
 
 
+def _fits_with_workspaces(
+    repeated: Trace, device: Device, kind: Kind, limit: int, reserved: int, deterministic: bool
+) -> bool:
+    """Return whether the updates fit if convolutions have workspaces, of which those that do not fit are left out.
+
+    Blocks that workspaces leave may be split by tensors that live long, and then cannot be released.
+    """
+    assert device.compute_capability is not None
+    if reserved + distinct_bytes(repeated.events, device.compute_capability) <= limit:
+        return True
+    with_workspaces = requests(repeated, device, convolution_workspaces=True, deterministic=deterministic)
+    return replay_limited(limit, with_workspaces, kind) is not None
+
+
 def _estimate_cpu(trace: Trace, capacity_bytes: int) -> Breakdown:
     live: Counter[str] = Counter()
     peak: Counter[str] = Counter()
@@ -278,7 +295,7 @@ def _largest_reserve_space(trace: Trace) -> int:
     return max((storage.bytes for storage in trace.storages if storage.part == "reserve space"), default=0)
 
 
-def _first_batch_probabilities(trace: Trace) -> dict[float, float]:
+def first_batch_probabilities(trace: Trace) -> dict[float, float]:
     """Return the probabilities of the first batch's possible sizes, as shares of the others.
 
     Smaller first batches are ignored if they are rarer than the misses of the range itself.
