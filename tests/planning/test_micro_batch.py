@@ -46,6 +46,24 @@ def test_impossible_settings_end_the_series():
         assert sizes_of(series) == [first]
 
 
+class ReleasingCandidates(FakeCandidates):
+    """Candidates that would reserve a quarter more than they need, and fit by releasing that."""
+
+    def evaluate(self, settings):
+        candidate = super().evaluate(settings)
+        needed, capacity = candidate.memory.peak_bytes, self.target.device.memory_bytes
+        unlimited = needed * 1.25
+        candidate.memory.high_bytes = min(unlimited, capacity) if candidate.fits else unlimited
+        return candidate
+
+
+def test_search_goes_on_where_only_the_high_end_exceeds_the_capacity():
+    candidates = ReleasingCandidates(bytes_of=bytes_per_sample(1), effective_batch=1024)
+    series = find_largest_that_fits(candidates, REQUESTED, micro_batches(1024))
+    assert sizes_of(series) == [1024, 1, 11, 13, 14]
+    assert series.largest.settings.micro_batch == 14  # of 14.56 GiB
+
+
 def test_memory_is_predicted_from_the_nearest_candidates():
     candidates = FakeCandidates(bytes_of=lambda s: (4 + s.micro_batch if s.micro_batch < 10 else 99) * GIB)
     two, four, whole = (candidates.evaluate(REQUESTED.replace(micro_batch=size)) for size in (2, 4, 64))

@@ -15,6 +15,7 @@ Each answer is appended to a file in FOLDER when it is known, and what is there 
 import argparse
 import dataclasses
 import json
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +36,7 @@ RESULTS = Path(__file__).parents[2] / "results" / "lab-decisions.json"
 def decide(items: Sequence[Configuration], folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the row of each configuration: what is planned, and what became of it on the simulated GPU."""
     file = folder / "decisions.jsonl"
-    rows = read(file)
+    rows, predictor = read(file), _version()
     with ExitStack() as stack:
         processes: dict[tuple[Side, str], Answers] = {}
 
@@ -49,14 +50,20 @@ def decide(items: Sequence[Configuration], folder: Path) -> Iterator[dict[str, A
         for item in items:
             if item.id not in rows:
                 planned = ask("deciding", item)
-                runs = {} if "error" in planned else _runs(item, planned, lambda other: ask("measuring", other))
-                rows[item.id] = {**planned, "runs": runs}
+                runs = {} if "error" in planned else runs_of(item, planned, lambda other: ask("measuring", other))
+                rows[item.id] = {**planned, "runs": runs, "predictor": predictor}
                 with file.open("a", encoding="utf-8") as stream:
                     stream.write(json.dumps({"id": item.id, "answer": rows[item.id]}) + "\n")
             yield {"id": item.id, "kind": item.kind, **rows[item.id]}
 
 
-def _runs(item: Configuration, planned: Mapping[str, Any], measure: Any) -> dict[str, Any]:
+def _version() -> str:
+    """Return the commit of the sources that predict, with `-dirty` if they were changed since."""
+    command = ["git", "describe", "--always", "--dirty"]
+    return subprocess.run(command, cwd=RESULTS.parent, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def runs_of(item: Configuration, planned: Mapping[str, Any], measure: Any) -> dict[str, Any]:
     """Return what became of the largest microbatch that fits, of larger ones until one does not, and of the plan."""
 
     def run(settings: Settings) -> dict[str, Any]:

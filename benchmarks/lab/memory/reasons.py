@@ -2,16 +2,12 @@
 
 import re
 
-_DETERMINISTIC = "of the kernels that deterministic algorithms use, an estimate has no memory"
+_FIRST_UPDATE = "a trace's first update has one microbatch, the measured one two"
 
 REASONS: tuple[tuple[str, str], ...] = (
-    (r"hier_bilstm_crf", f"{_DETERMINISTIC}: the gradient of `gather` sorts indices (`index_put_with_sort_kernel`)"),
-    (r"segformer", f"{_DETERMINISTIC}: bilinear interpolation is computed by indexing (`_unsafe_index`)"),
-    (r"^temporal architecture=transformer", "sums over 5,120 rows have buffers of 5 to 20 MiB, in a small model"),
-    (r"^temporal .*evaluation", "an evaluation needs no reserve space of cuDNN, which its estimate has"),
-    (r"^temporal", "dropout states of cuDNN and cuBLASLt's workspace are a large share of a small model"),
-    (r"sharding=zero[23]", "FSDP2 loads whole blocks before it divides them; an estimate has only their shards"),
-    (r"fp16 evaluation", "casts of weights stay from one batch to the next; an estimate has those of a single batch"),
+    (r"^legal .*gpus=2 sharding=zero1", _FIRST_UPDATE),
+    (r"gpus=2 sharding=zero[23]", "FSDP2 reduces gradients on a stream of its own, whose blocks an estimate shares"),
+    (r"^gpt2 .*checkpointing=full$", f"{_FIRST_UPDATE}; with one, both agree"),
     (r"^opt-125m", "transformers leaves out a mask that masks nothing; an estimate has that of padded samples"),
 )  # fmt: skip
 """Patterns of configurations' ids, and the reason."""

@@ -7,6 +7,7 @@ then traced itself: no choice relies on a prediction of its memory.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isqrt
+from typing import Literal
 
 from shoestring.base.settings import Settings
 from shoestring.planning.candidates import Candidate, Candidates
@@ -62,8 +63,7 @@ def find_largest_that_fits(candidates: Candidates, requested: Settings, sizes: S
         if not series:
             size = untried[0] if is_heavy(candidates) else untried[-1]
         else:
-            # Trace the smallest size before concluding that no size fits.
-            size = max((size for size in untried if predict_bytes(size, series) <= capacity), default=untried[0])
+            size = _next_size(untried, series, capacity)
             if is_heavy(candidates) and len(series) == 1 and size > untried[0]:
                 # A prediction from one candidate is often too low.
                 candidates.prefetch(requested.replace(micro_batch=untried[untried.index(size) - 1]))
@@ -77,14 +77,32 @@ def find_largest_that_fits(candidates: Candidates, requested: Settings, sizes: S
         else:
             untried = [smaller for smaller in untried if smaller < size]
         if untried and largest:
-            too_large = predict_bytes(untried[0], series) > capacity * _CERTAIN_EXCESS
+            too_large = predict_bytes(untried[0], series, "peak_bytes") > capacity * _CERTAIN_EXCESS
             if too_large or not _is_worth_enlarging(candidates, largest, sizes[-1]):
                 break
     return Series(candidates=tuple(series), largest=largest)
 
 
-def predict_bytes(size: int, series: Sequence[Candidate]) -> float:
-    """Predict the high end of the memory range at a microbatch, on a line through the two nearest candidates.
+def _next_size(untried: Sequence[int], series: Sequence[Candidate], capacity: int) -> int:
+    """Return the size to trace next: the largest that is predicted to fit.
+
+    If none is, the middle of those whose expected memory fits: the high end assumes unlimited memory where a candidate
+    does not fit, and lies at the capacity where one fits by releasing memory, so predictions of it are often too high.
+    """
+    possible = [size for size in untried if predict_bytes(size, series, "peak_bytes") <= capacity]
+    if fitting := [size for size in possible if predict_bytes(size, series) <= capacity]:
+        return fitting[-1]
+    # Trace the smallest size before concluding that no size fits.
+    if not possible or not any(candidate.fits for candidate in series):
+        return untried[0]
+    return possible[(len(possible) - 1) // 2]
+
+
+def predict_bytes(
+    size: int, series: Sequence[Candidate], end: Literal["high_bytes", "peak_bytes"] = "high_bytes"
+) -> float:
+    """Predict the high end of the memory range at a microbatch, or the expected peak, on a line through the two nearest
+    candidates.
 
     With a single candidate, the memory that depends on the batch is scaled in proportion.
     """
@@ -92,12 +110,14 @@ def predict_bytes(size: int, series: Sequence[Candidate]) -> float:
         series, key=lambda candidate: (abs(candidate.trace.micro_batch - size), candidate.trace.micro_batch)
     )[:2]
     first = nearest[0]
+    first_bytes: float = getattr(first.memory, end)
     if len(nearest) == 1:
         batch_bytes = sum(part.bytes for part in first.memory.parts if part.name in BATCH_PARTS)
-        return first.memory.high_bytes + (size / first.trace.micro_batch - 1) * batch_bytes
+        return first_bytes + (size / first.trace.micro_batch - 1) * batch_bytes
     second = nearest[1]
-    slope = (first.memory.high_bytes - second.memory.high_bytes) / (first.trace.micro_batch - second.trace.micro_batch)
-    return first.memory.high_bytes + slope * (size - first.trace.micro_batch)
+    second_bytes: float = getattr(second.memory, end)
+    slope = (first_bytes - second_bytes) / (first.trace.micro_batch - second.trace.micro_batch)
+    return first_bytes + slope * (size - first.trace.micro_batch)
 
 
 def _is_worth_enlarging(candidates: Candidates, candidate: Candidate, effective_batch: int) -> bool:

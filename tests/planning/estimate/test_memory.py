@@ -133,13 +133,53 @@ def test_unused_segments_are_released_near_the_limit() -> None:
     steps = trace(
         [(40 * MIB, "temporaries"), (50 * MIB, "activations")], [Alloc(0), Free(0), Alloc(1), Phase("end", 1, 0)]
     )
-    uncertainty = 50 * MIB + round(50 * MIB * 0.02)
+    unknown = round(50 * MIB * 0.02)
     unlimited = memory(steps, T4)
-    assert unlimited.high_bytes == 90 * MIB + uncertainty + high
-    full = dataclasses.replace(T4, memory_bytes=60 * MIB + uncertainty + high)
+    assert unlimited.high_bytes == 90 * MIB + 50 * MIB + unknown + high
+    # No large tensor is left free: near the limit, a block that it does not fit is released for it.
+    full = dataclasses.replace(T4, memory_bytes=50 * MIB + unknown + high)
     assert memory(steps, full).high_bytes == full.memory_bytes
-    small = dataclasses.replace(T4, memory_bytes=49 * MIB + uncertainty + high)
+    small = dataclasses.replace(T4, memory_bytes=49 * MIB + unknown + high)
     assert memory(steps, small).high_bytes == unlimited.high_bytes > small.memory_bytes
+
+
+def test_fit_needs_the_memory_that_the_device_is_expected_to_have_too() -> None:
+    storages: list[tuple[int, Part]] = [(size * MIB, "activations") for size in (47, 50, 12, 60)]
+    first, second = [Alloc(0), Free(0)], [Alloc(1), Alloc(2), Free(1), Alloc(3), Free(3), Free(2)]
+    steps = trace(storages, [Phase("forward", 0, 0), *first, Phase("forward", 1, 0), *second, Phase("end", 1, 0)])
+    # A first batch of 47 MiB is released for the next 50. One of 40 stays in 95 MiB, 12 split its block, and 60 do not
+    # fit; in the 75 MiB that the largest context leaves, it is released too.
+    device = dataclasses.replace(T4, memory_bytes=95 * MIB, context_bytes=(0, 0, 18 * MIB))
+    assert memory(steps, device).fits
+    assert not memory(dataclasses.replace(steps, first_batches=((40 / 47, 0.25),)), device).fits
+
+
+def test_fit_leaves_memory_for_the_workspace_of_a_recurrent_layer() -> None:
+    steps = trace([(40 * MIB, "reserve space")], [Phase("forward", 0, 0), Alloc(0), Phase("end", 1, 0)])
+    # The reserve space and half of it, a workspace of four times its size, and 2%.
+    needed = (40 + 20 + 4 * 40) * MIB + round(40 * MIB * 0.02) + T4.context_bytes[2]
+    assert memory(steps, dataclasses.replace(T4, memory_bytes=needed)).fits
+    assert not memory(steps, dataclasses.replace(T4, memory_bytes=needed - MIB)).fits
+
+
+def test_fit_needs_room_for_what_workspaces_of_convolutions_leave() -> None:
+    convolution = dataclasses.replace(op(name="aten::convolution", size=80 * MIB), shape=(1, 5 * MIB, 1, 1))
+    storages: list[tuple[int, Part]] = [
+        (20 * MIB, "activations"),
+        (30 * MIB, "optimizer states"),
+        (36 * MIB, "gradients"),
+    ]
+    steps = trace(storages, [Phase("forward", 0, 0), Alloc(0), convolution, Alloc(1), Alloc(2), Phase("end", 1, 0)])
+
+    def estimate_within(memory_bytes: int, device: Device) -> Breakdown:
+        unknown = round((20 + 30 + 36) * MIB * 0.02)
+        return memory(steps, dataclasses.replace(device, memory_bytes=memory_bytes + unknown, context_bytes=(0, 0, 0)))
+
+    # The states split the block of the workspace of 60 MiB, and the gradients do not fit what is left of it.
+    assert estimate_within((20 + 60 + 36) * MIB, A100).fits
+    assert not estimate_within(110 * MIB, A100).fits
+    # A T4 computes fp32 without tensor cores, hence without this workspace.
+    assert estimate_within((20 + 30 + 36) * MIB, T4).fits
 
 
 def test_cpu_parts_are_tensors_and_the_process() -> None:

@@ -161,6 +161,11 @@ def memory(
       largest convolution once more, an assumption.
     - The CUDA context, which grows as kernels load.
 
+    A run fits if replays within the device's memory fit, for each possible first batch and with the workspaces of
+    convolutions, besides the largest context and all bytes of unknown size above. The largest tensor is not one of
+    these: near the limit torch releases the block that it does not fit, as the replay does. The run also has to fit
+    besides the typical context alone, because with more memory torch releases segments later, which can leave less.
+
     On a CPU blocks are not rounded; the upper bound adds the bytes of the tensors once more, for kernels' buffers and
     the C library's own slack, and 15% of the process for imports during training: also assumptions.
     """
@@ -208,11 +213,10 @@ def _estimate_gpu(
     ):
         high = max(high, with_workspaces.reserved)
         allocated_high = max(allocated_high, with_workspaces.live.total())
-    # The limit leaves what no simulation has. It leaves no large tensor, which differs from the range: a block that the
-    # tensor does not fit is unused, and near the limit torch releases it for the new one.
     limit = capacity - context_high - unknown_bytes
     fits = all(
-        replay_within((limit,), requests_by_share[share], kind, unlimited_usages[share]).reserved <= limit
+        usages[share].reserved <= capacity - context
+        and replay_within((limit,), requests_by_share[share], kind, unlimited_usages[share]).reserved <= limit
         for share in first_shares
     ) and _fits_with_workspaces(repeated, device, kind, limit, usage.reserved, deterministic)
     if not fits:

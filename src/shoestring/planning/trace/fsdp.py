@@ -40,28 +40,28 @@ class FsdpShards(SingleDevice):
         self._shared = _SharedState(recorder, gpus)
         self._has_gathered_each = False
         self._groups = []
-        seen: set[Tensor] = set()
+        loaded_tensors: set[Tensor] = set()
         for block in blocks:
-            self._groups.append(_Group(self._load(recorder, block, seen, gpus), self._shared))
+            self._groups.append(_Group(self._load(recorder, block, loaded_tensors, gpus), self._shared))
             _redirect(block, self._groups[-1], reshard_after_forward=reshard_after_forward)
-        self._root = _Group(self._load(recorder, model, seen, gpus), self._shared)
+        self._root = _Group(self._load(recorder, model, loaded_tensors, gpus), self._shared)
         self.trained = [self._shards[parameter] for parameter in model.parameters() if parameter.requires_grad]
         model.register_forward_pre_hook(lambda *_: self._root.gather())
         model.register_forward_hook(lambda *_: self._shared.free_all_gather_buffer())
 
     def _load(
-        self, recorder: Recorder, module: nn.Module, seen: set[Tensor], gpus: int
+        self, recorder: Recorder, module: nn.Module, loaded_tensors: set[Tensor], gpus: int
     ) -> dict[nn.Parameter, nn.Parameter]:
-        """Move what the module has and `seen` has not to the device, and replace whole parameters by their shards.
+        """Move tensors that are not `loaded_tensors` to the device, and replace parameters by their shards.
 
         `fully_shard` moves all of a module's parameters and buffers first (`_fsdp_init.py: _move_states_to_device`),
         and the whole parameters are freed when it returns.
         """
         modules = list(children_first(module))
-        parameters = _new((p for m in modules for p in m.parameters(recurse=False)), seen)
+        parameters = _new((p for m in modules for p in m.parameters(recurse=False)), loaded_tensors)
         for parameter in parameters:
             recorder.revive(parameter, _size(parameter), "loading copies")
-        for buffer in _new((b for m in modules for b in m.buffers(recurse=False)), seen):
+        for buffer in _new((b for m in modules for b in m.buffers(recurse=False)), loaded_tensors):
             recorder.revive(buffer, _size(buffer), "buffers")
         shards = {parameter: _shard(parameter, gpus) for parameter in parameters}
         recorder.label(shards.values(), "weights")
@@ -279,12 +279,12 @@ def _shard(parameter: nn.Parameter, gpus: int) -> nn.Parameter:
     return nn.Parameter(shard, requires_grad=parameter.requires_grad)
 
 
-def _new(tensors: Iterable[Any], seen: set[Tensor]) -> list[Any]:
-    """Return the tensors that are not among those `seen`, each once, and add them to these."""
+def _new(tensors: Iterable[Any], loaded_tensors: set[Tensor]) -> list[Any]:
+    """Return the tensors that are not among the `loaded_tensors`, each once, and add them to these."""
     new = []
     for tensor in tensors:
-        if tensor not in seen:
-            seen.add(tensor)
+        if tensor not in loaded_tensors:
+            loaded_tensors.add(tensor)
             new.append(tensor)
     return new
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from shoestring.planning.trace import attention, recurrent
 from shoestring.planning.trace.recorder import Recorder
 from shoestring.planning.trace.simulated_device import DEVICE, allocate_like
 from shoestring.techniques.nf4 import Nf4Linear
@@ -24,14 +25,21 @@ _16_BIT = torch.float16
 
 
 def move_model(
-    recorder: Recorder, model: nn.Module, copy: Callable[[Tensor], Tensor] = allocate_like, *, from_host: bool = True
+    recorder: Recorder,
+    model: nn.Module,
+    copy: Callable[[Tensor], Tensor] = allocate_like,
+    *,
+    from_host: bool = True,
+    flattens: bool = True,
 ) -> None:
     """Replace the parameters and buffers by copies, by default on the simulated device, in the order of `Module.to`.
 
     Tied ones stay tied. An unpacked weight is on the device while its layer packs it; if the device is a CPU
-    (`from_host` false), all of them are there from the start, as the model was built there.
+    (`from_host` false), all of them are there from the start, as the model was built there. On a GPU the weights of a
+    recurrent layer are copied to one buffer if it `flattens` them.
     """
     copies = _Copies(copy)
+    is_gpu = attention.CAPABILITY.get() is not None
     unpacked: dict[nn.Module, Tensor] = {}
     if not from_host:
         layers = (module for module in model.modules() if isinstance(module, Nf4Linear))
@@ -41,6 +49,8 @@ def move_model(
             unpacked[module] = _unpacked_weight(recorder, module)
         copies.replace_all(module)
         unpacked.pop(module, None)
+        if is_gpu and flattens:
+            recurrent.flatten(recorder, module)
 
 
 def load_with_transformers(recorder: Recorder, model: nn.Module) -> None:

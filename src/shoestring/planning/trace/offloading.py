@@ -26,7 +26,9 @@ def move(
     if settings.offload != "no" and gpus > 1:
         raise UsageError(f"offload={settings.offload}: cannot be estimated on several GPUs yet")
     if settings.offload != "parameters":
-        loading.move_model(recorder, model, from_host=from_host)
+        # FSDP2 moves parameters, not layers.
+        is_divided = gpus > 1 and settings.sharding in ("zero2", "zero3")
+        loading.move_model(recorder, model, from_host=from_host, flattens=not is_divided)
         return
     blocks = checkpointing.blocks(model, recipe)
     host_parameters = {id(parameter) for parameter in offload.block_parameters_on_host(model, blocks)}

@@ -132,7 +132,7 @@ class Recorder(TorchDispatchMode):
         self._free_scratch(scratch_storages)
         self._overwritten = self.storage_index(operand)
         if func is recurrent.FORWARD:
-            self.label(result[-2:-1], "reserve space")
+            self.label(result[-1:], "reserve space")
         return result
 
     @property

@@ -1,18 +1,25 @@
 """Recurrent layers as cuDNN runs them: one fused operator, where torch alone would unroll every time step.
 
 The reserve space, which a fused layer saves for backward, is opaque; its size here is modeled from the structure of the
-computation. Per layer, direction, time step and sample cuDNN must save the activated gates and the new state, and below
-the last layer the output with its dropout mask (one byte per element).
+computation, and so is that of workspaces. Per layer, direction, time step and sample cuDNN must save the activated
+gates and the new state, and below the last layer the output with its dropout mask (one byte per element).
+
+What else is allocated follows `_cudnn_rnn` and `_cudnn_rnn_backward` in `aten/src/ATen/native/cudnn/RNN.cpp`. A layer
+has its weights in one buffer, which `Module.to` makes (`flatten_parameters` in `torch/nn/modules/rnn.py`), and autocast
+casts them to another one in each call (`AutocastRNN.cpp`). The random state of dropout between layers, of a few
+megabytes, is not recorded.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.flop_counter import register_flop_formula
 
+from shoestring.planning.trace.attention import CAPABILITY
 from shoestring.planning.trace.simulated_device import DEVICE, KEY
 
 _LAYERS = {"lstm.input": (4, 6), "gru.input": (3, 5), "rnn_tanh.input": (1, 2), "rnn_relu.input": (1, 2)}
@@ -43,9 +50,53 @@ def set_up() -> None:
         _aten.impl(name, _kernel(name, gates, saved), f"Autograd{KEY}")
 
 
-def launches(sequence: Tensor, _states: list[Tensor], weights: list[Tensor], *_: Any) -> int:
+def launches(sequence: Tensor, states: list[Tensor], *_: Any) -> int:
     """Return the kernels of one fused operator: a product and an elementwise one per time step, layer and direction."""
-    return sequence.shape[0] * sum(weight.dim() == 2 for weight in weights)
+    return sequence.shape[0] * 2 * states[0].shape[0]
+
+
+def flatten(recorder: Any, module: nn.Module) -> None:
+    """Record that the weights of a recurrent layer, which are on the device, are copied to one buffer and freed."""
+    if not isinstance(module, nn.RNNBase):
+        return
+    weights = [weight for weight in module._parameters.values() if weight is not None]
+    is_shared = len(set(weights)) < len(weights) or len({weight.dtype for weight in weights}) > 1
+    if is_shared or any(weight.device.type != DEVICE for weight in weights):
+        return
+    buffer = _buffer(weights)
+    recorder.label([buffer], "weights")
+    for holder in (module, *weights):
+        vars(holder)[_BUFFER] = buffer
+    for weight in weights:
+        recorder.release(weight)
+
+
+_BUFFER = "_simulated_buffer"
+"""The attribute of a module and its weights that has their common buffer."""
+
+
+def _buffer(weights: Sequence[Tensor], dtype: torch.dtype | None = None) -> Tensor:
+    elements = sum(weight.numel() for weight in weights)
+    return torch.zeros(elements, dtype=dtype or weights[0].dtype, device=DEVICE)
+
+
+class _Cast(torch.autograd.Function):
+    """The cast of all weights of a layer to one buffer."""
+
+    @staticmethod
+    def forward(context: Any, dtype: torch.dtype, *weights: Tensor) -> Tensor:
+        context.weights = [(weight.shape, weight.dtype) for weight in weights]
+        return _buffer(weights, dtype)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Any:
+        pieces = gradient.split([shape.numel() for shape, _ in context.weights])
+        gradients: list[Tensor | None] = [None] * len(pieces)
+        for number in reversed(range(len(pieces))):  # autograd runs the latest copy first
+            shape, dtype = context.weights[number]
+            if context.needs_input_grad[1 + number]:
+                gradients[number] = pieces[number].view(shape).to(dtype)
+        return None, *gradients
 
 
 class _Recurrent(torch.autograd.Function):
@@ -56,19 +107,38 @@ class _Recurrent(torch.autograd.Function):
         context: Any, shape: tuple[Any, ...], state_count: int, sequence: Tensor, *states_and_weights: Tensor
     ) -> Any:
         states, weights = list(states_and_weights[:state_count]), list(states_and_weights[state_count:])
-        output, *new_states, reserve, _ = FORWARD(sequence, states, weights, *shape)
+        # Without a common buffer, the layer copies the weights to one in each call, and saves it for backward.
+        is_flat = CAPABILITY.get() is None or len(weights) == 1 or all(_BUFFER in vars(weight) for weight in weights)
+        copy, buffer = sequence.contiguous(), None if is_flat else _buffer(weights)
+        output, *new_states, workspace, reserve = FORWARD(copy, states, weights, *shape)
+        del copy, workspace
         context.save_for_backward(sequence, output, reserve, *states_and_weights)
-        context.shape, context.state_count = shape, state_count
+        context.shape, context.state_count, context.buffer = shape, state_count, buffer
         context.set_materialize_grads(False)
         return output, *new_states
 
     @staticmethod
-    def backward(context: Any, gradient: Tensor | None, *_: Tensor | None) -> Any:
+    def backward(context: Any, gradient: Tensor | None, *state_gradients: Tensor | None) -> Any:
         sequence, output, reserve, *states_and_weights = context.saved_tensors
         states, weights = states_and_weights[: context.state_count], states_and_weights[context.state_count :]
         if gradient is None:  # only the last state was used
             gradient = torch.zeros_like(output)
-        *gradients, _ = BACKWARD(sequence, states, weights, context.shape[0], output, reserve, gradient)
+        # `_cudnn_rnn_backward_input`, then `_cudnn_rnn_backward_weight`.
+        zeros = [
+            torch.zeros_like(s)
+            for s, state_gradient in zip(states, state_gradients, strict=True)
+            if state_gradient is None
+        ]
+        copy, copied_gradient = sequence.contiguous(), gradient.contiguous()
+        *gradients, workspace = BACKWARD(copy, states, weights, context.shape[0], output, reserve, copied_gradient)
+        size = workspace.shape
+        del workspace, copy, copied_gradient
+        copy, of_weights = sequence.contiguous(), _buffer(weights)
+        workspace = output.new_empty(size)
+        context.buffer = None
+        del workspace, copy, zeros
+        pieces = of_weights.split([weight.numel() for weight in weights])
+        gradients += [piece.view(weight.shape) for piece, weight in zip(pieces, weights, strict=True)]
         required = context.needs_input_grad[2:]
         return None, None, *(g if is_required else None for g, is_required in zip(gradients, required, strict=True))
 
@@ -94,18 +164,18 @@ def _kernel(name: str, gates: int, saved: int) -> Any:
             return operator.decompose(
                 sequence, states, weights, has_biases, layers, dropout, train, bidirectional, batch_first
             )
+        apply: Any
         if torch.is_autocast_enabled(DEVICE):
             dtype = torch.get_autocast_dtype(DEVICE)
-            sequence, states, weights = (
-                sequence.to(dtype),
-                [state.to(dtype) for state in states],
-                [weight.to(dtype) for weight in weights],
-            )
-        # cuDNN requires a contiguous sequence with time first.
-        sequence = sequence.transpose(0, 1).contiguous() if batch_first else sequence.contiguous()
+            if any(weight.dtype != dtype for weight in weights):
+                apply = _Cast.apply
+                weights = [apply(dtype, *weights)]
+            states = [state.to(dtype) for state in reversed(states)][::-1]
+            sequence = sequence.to(dtype)
+        sequence = sequence.transpose(0, 1) if batch_first else sequence
         # Only a layer that is trained has a reserve space (`_cudnn_rnn` in `aten/src/ATen/native/cudnn/RNN.cpp`).
         shape = (gates, saved if train else 0, layers, directions, bool(dropout and train))
-        apply: Any = _Recurrent.apply
+        apply = _Recurrent.apply
         output, *states = apply(shape, len(states), sequence, *states, *weights)
         return output.transpose(0, 1) if batch_first else output, *states
 
@@ -122,31 +192,42 @@ def _forward(
     directions: int,
     dropout: bool,
 ) -> list[Tensor]:
-    """Return the output, the states, the reserve space (bytes), and a workspace for the gates of all time steps."""
+    """Return the output, the states, a workspace for the gates of all time steps, and the reserve space (bytes)."""
     steps = sequence.shape[0] * sequence.shape[1]
     units = directions * states[0].shape[-1]
     reserve = steps * units * (layers * saved * sequence.element_size() + (layers - 1) * dropout)
     return [
         sequence.new_empty(*sequence.shape[:2], units),
         *(torch.empty_like(state) for state in states),
-        sequence.new_empty(reserve, dtype=torch.uint8),
         sequence.new_empty(steps * units * gates),
+        sequence.new_empty(reserve, dtype=torch.uint8),
     ]
 
 
 def _backward(
-    sequence: Tensor, states: list[Tensor], weights: list[Tensor], gates: int, output: Tensor, *_: Tensor
+    sequence: Tensor, states: list[Tensor], _weights: Any, gates: int, output: Tensor, *_: Any
 ) -> list[Tensor]:
-    """Return the gradients of input, states and weights, and a workspace for the gates' gradients of all time steps."""
-    gradients = [torch.empty_like(tensor) for tensor in (sequence, *states, *weights)]
+    """Return the gradients of input and states, and a workspace for the gates' gradients of all time steps."""
+    gradients = [torch.empty_like(tensor) for tensor in (sequence, *states)]
     return [*gradients, output.new_empty(output.numel() * gates)]
 
 
-def _flops(sequence: Tensor, _states: list[Tensor], weights: list[Tensor], *_: Any, **__: Any) -> int:
-    steps = sequence.shape[0] * sequence.shape[1]
-    return 2 * steps * sum(weight.numel() for weight in weights if weight.dim() == 2)
+def _flops(sequence: Tensor, states: list[Tensor], _weights: Any, gates: int, *arguments: Any, **_: Any) -> int:
+    """Return the FLOPs of the products of each layer's input and of its state with their matrices."""
+    directions = arguments[2]
+    return _product_flops(sequence, states, gates, directions)
 
 
-def _backward_flops(*arguments: Any, **options: Any) -> int:
+def _backward_flops(
+    sequence: Tensor, states: list[Tensor], _weights: Any, gates: int, output: Tensor, *_: Any, **__: Any
+) -> int:
     """Return the FLOPs of the gradients of the inputs and of the weights: twice those of the forward products."""
-    return 2 * _flops(*arguments, **options)
+    return 2 * _product_flops(sequence, states, gates, output.shape[-1] // states[0].shape[-1])
+
+
+def _product_flops(sequence: Tensor, states: list[Tensor], gates: int, directions: int) -> int:
+    steps, samples, width = sequence.shape
+    units = states[0].shape[-1]
+    later_layers = states[0].shape[0] // directions - 1
+    columns = width + units + later_layers * (directions * units + units)
+    return 2 * steps * samples * directions * gates * units * columns

@@ -7,14 +7,13 @@ capability.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from shoestring.planning.trace import attention_scratch, bounds
+from shoestring.planning.trace import attention_scratch, bounds, sorting
 from shoestring.planning.trace.attention import CAPABILITY
 from shoestring.planning.trace.record import SplitSum
 
@@ -125,7 +124,10 @@ def _embedding_backward(gradient: Tensor, indices: Tensor, weights: int, *_: Any
     segments = min(count, weights)
     partials = count // _ROWS_PER_PARTIAL + segments
     first = len(copy)
-    sort = (size, size, *_sort_pairs(count, first + 2, _PASSES))
+    sort = sorting.Steps(first)
+    sort.allocate(size)
+    sort.allocate(size)
+    sorting.sort_pairs(sort, count, _PASSES)
     width = gradient.shape[-1]
     return Scratch(
         before=(*copy, *sort),
@@ -138,41 +140,16 @@ def _embedding_backward(gradient: Tensor, indices: Tensor, weights: int, *_: Any
 
 
 def _scan_bytes(count: int, block: int) -> int:
-    """Return CUB's memory for a scan: a state for each block and 32 more (`ScanTileState::AllocationSize`)."""
-    states = _aligned((-(-count // block) + _WARP) * _STATE_BYTES)
-    return states + _CUB_ALIGNMENT - 1
+    """Return the bytes that CUB asks for to add up `count` numbers one after another, or to select among them."""
+    return sorting.aligned((-(-count // block) + _MORE_BLOCKS) * _BLOCK_BYTES) + _ALIGNMENT - 1
 
 
-_WARP, _STATE_BYTES = 32, 16
+_MORE_BLOCKS, _BLOCK_BYTES, _ALIGNMENT = 32, 16, 256
 _UNIQUE_BLOCK, _SUM_BLOCK = 320, 1920
-"""The elements of a block, of 8 bytes: 5 for each of 64 threads, and 15 for each of 128 (CUB's default policies of
-`DeviceSelect::UniqueByKey` and `DeviceScan`)."""
-_SORT_BLOCK, _DIGITS, _PASSES = 2816, 256, 8
-"""The elements of a block of CUB's radix sort (11 for each of 256 threads), and its digits and passes for 8 bytes."""
-
-
-def _sort_pairs(count: int, first: int, passes: int) -> tuple[int, ...]:
-    """Return the steps that sort indices together with their positions (`cub.cuh: radix_sort_pairs`).
-
-    `first` is the number of the first allocation: the positions. CUB's memory has another copy of both, counts of
-    digits and the states of blocks (`DispatchRadixSort::InvokeOnesweep`), and room to align them.
-    """
-    copies = 2 * _aligned(count * _INDEX_BYTES)
-    blocks = -(-count // _SORT_BLOCK)
-    counts = passes * _DIGITS * _INDEX_BYTES + blocks * _DIGITS * 4
-    return count * _INDEX_BYTES, copies + counts + _CUB_ALIGNMENT + _CUB_ALIGNMENT - 1, ~(first + 1), ~first
-
-
-_CUB_ALIGNMENT = 256
-
-
-def _passes(largest: int) -> int:
-    """Return the passes of a sort by numbers up to `largest`, with 8 bits each (`cub.cuh: get_num_bits`)."""
-    return -(-largest.bit_length() // 8)
-
-
-def _aligned(size: int) -> int:
-    return -(-size // _CUB_ALIGNMENT) * _CUB_ALIGNMENT
+"""What PyTorch 2.10's allocator was asked for on a simulated T4: 16 bytes for every 320 indices whose different values
+are selected, or for every 1,920 that are added up."""
+_PASSES = 8
+"""The passes of a sort by all 64 bits."""
 
 
 def _norms(tensors: list[Tensor], *_: Any) -> Scratch:
@@ -209,43 +186,20 @@ def _group_norm_backward(_gradient: Tensor, _values: Tensor, *arguments: Any) ->
     return Scratch(after=(size, size, *factors))
 
 
-def _index_put(
-    values: Tensor, indices: list[Tensor | None], _source: Tensor, accumulate: bool = False, *_: Any
-) -> Scratch:
-    """Sorted linear indices for sums in a fixed order (`Indexing.cu: index_put_with_sort_kernel`)."""
-    tensors = [index for index in indices if index is not None]
-    positions = bounds.scratch_bytes(_ATEN.index_put.default, (None, indices))
-    before = (positions,) if positions else ()
-    if not accumulate or not tensors:
-        return Scratch(after=before)
-    count = max(index.numel() for index in tensors)
-    size = count * _INDEX_BYTES
-    first = len(before)
-    rows = math.prod(n for n, index in zip(values.shape, indices, strict=False) if index is not None)
-    # The index is wrapped, multiplied by the stride, and sorted.
-    return Scratch(after=(*before, size, size, ~first, size, size, *_sort_pairs(count, first + 4, _passes(rows))))
+def _index_put(*arguments: Any) -> Scratch:
+    return Scratch(after=sorting.index_put(*arguments))
 
 
-def _scatter(values: Tensor, _dim: int, indices: Tensor, *_: Any) -> Scratch:
-    """In a fixed order, scattering is `index_put_` with linear indices of all elements (`TensorAdvancedIndexing.cpp:
-    scatter_impl`), which sorts them."""
-    size = indices.numel() * _INDEX_BYTES
-    positions = max(1, sum(indices.shape[:-1])) * _INDEX_BYTES
-    return Scratch(
-        after=(
-            positions,
-            size,
-            size,
-            ~1,
-            size,
-            size,
-            ~4,
-            ~3,
-            size,
-            size,
-            *_sort_pairs(indices.numel(), 7, _passes(values.numel())),
-        )
-    )
+def _scatter(*arguments: Any) -> Scratch:
+    return Scratch(after=sorting.scatter(*arguments))
+
+
+def _index_add(*arguments: Any) -> Scratch:
+    return Scratch(after=sorting.index_add(*arguments))
+
+
+def _index_copy(*arguments: Any) -> Scratch:
+    return Scratch(after=sorting.index_copy(*arguments))
 
 
 def _convolution_backward(gradient: Tensor, values: Tensor, weight: Tensor, *_: Any) -> Scratch:
@@ -301,8 +255,11 @@ _FUNCTIONS: dict[Any, Callable[..., Scratch]] = {
     _ATEN.index_put.default: _index_put,
     _ATEN.index_put_.default: _index_put,
     _ATEN._index_put_impl_.default: _index_put,
-    _ATEN.scatter_add.default: _scatter,
-    _ATEN.scatter.src: _scatter,
+    _ATEN._unsafe_index_put.default: _index_put,
+    **dict.fromkeys((_ATEN.scatter_add.default, _ATEN.scatter_add_.default), _scatter),
+    **dict.fromkeys((_ATEN.scatter.src, _ATEN.scatter_.src), _scatter),
+    **dict.fromkeys((_ATEN.index_add.default, _ATEN.index_add_.default), _index_add),
+    **dict.fromkeys((_ATEN.index_copy.default, _ATEN.index_copy_.default), _index_copy),
     _ATEN.convolution_backward.default: _convolution_backward,
     _FLASH_BACKWARD: _flash_attention_backward,
     _ATEN._scaled_dot_product_efficient_attention_backward.default: _efficient_attention_backward,
