@@ -42,7 +42,7 @@ _LT_BYTES = MIB
 def separate_lt_bytes() -> int:
     """Return the bytes of the workspace that the installed torch has for cuBLASLt, in each thread that uses it.
 
-    On simulated GPUs torch 2.10 asks for 1 MiB of its own (`CUBLASLT_WORKSPACE_SIZE`), and torch 2.13 uses that of cuBLAS
+    On simulated GPUs torch 2.10 asks for 1 MiB of its own (`CUBLASLT_WORKSPACE_SIZE`), and torch 2.13 uses cuBLAS's
     (`TORCH_CUBLASLT_UNIFIED_WORKSPACE` in `CublasHandlePool.cpp`). That 2.11 does as well is assumed, not observed.
     """
     try:
