@@ -237,7 +237,7 @@ def record_estimate(case: Case) -> Record:
     record = Record(facts={"torch": torch.__version__, "estimate": memory.memory(trace, device).json()})
     indices: dict[object, int] = {}
     last = ("loading", "model", "")
-    for key, part, size in requests.requests(repeated, device):
+    for key, part, size, _ in requests.requests(repeated, device):
         if size is None:
             if key in indices:
                 record.steps.append(~indices.pop(key))

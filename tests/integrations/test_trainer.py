@@ -129,7 +129,7 @@ def test_killed_run_resumes_bit_for_bit(uninterrupted_weights, tmp_path, capsys)
     assert torch.equal(weights, uninterrupted_weights)
 
     with pytest.raises(SystemExit) as ended:
-        train(run, from_url=copies, limit_seconds=0.01)
+        train(run, from_url=copies, limit_seconds=1e-6)
     assert ended.value.code == 0 and not run.exists()
     assert "paused before the run was restored (session limit" in capsys.readouterr().err
     _, updates, weights = train(run, from_url=copies, backup=str(copies))

@@ -16,7 +16,7 @@ from shoestring.base.errors import CheckpointError, UsageError
 from shoestring.base.reading import COUNT, find_problems, number
 from shoestring.integrations.private_parts import pack_accumulated, restore_accumulated
 from shoestring.recipe.parts import Parts
-from shoestring.techniques import checkpointing, memory_format
+from shoestring.techniques import checkpointing, eightbit, memory_format
 from shoestring.techniques.fallbacks import Limits, Sizes, least_micro_batch
 from shoestring.techniques.norms import trains_batch_norm
 from shoestring.training.checkpoint.compatibility import history_problems, state_mismatches
@@ -196,9 +196,8 @@ class LibraryState:
         try:
             # Copied, because a file's pages are not aligned like torch's allocations, and vectorized code may round the
             # ends of an unaligned tensor differently.
-            trainer.optimizer.load_state_dict(
-                _cloned(memory_format.with_strides(saved["optimizer"], trainer.optimizer))
-            )
+            optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)  # that in Accelerate's wrapper
+            eightbit.load_states(optimizer, _cloned(memory_format.with_strides(saved["optimizer"], optimizer)))
             trainer.lr_scheduler.load_state_dict(saved["scheduler"])
             if trainer.accelerator.scaler and saved["scaler"]:
                 trainer.accelerator.scaler.load_state_dict(saved["scaler"])

@@ -9,8 +9,13 @@ import pytest
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
+from transformers import Trainer, TrainerCallback, TrainingArguments
 
+from shoestring.integrations.trainer import surviving
 from shoestring.training.engine.state import TrainingState
+from tests.integrations.test_splitting import Killed
+from tests.integrations.test_trainer import Sums
+from tests.lab.commands.demand import Demand
 from tests.lab.engine.networks import CLASSES, Classifier
 from tests.lab.engine.trained import CPU, assert_same_bits, largest_difference, train
 
@@ -78,6 +83,46 @@ CASES = [
 ]
 
 
+def pages(optimizer):
+    """Return whether the states of the large weight are on the GPU, and whether they are paged."""
+    (weight,) = [parameter for parameter in optimizer.state if parameter.numel() == LARGE]
+    values = [optimizer.state[weight][name] for name in STATES]
+    return [(value.is_cuda, getattr(value, "is_paged", False)) for value in values]
+
+
+class WideRegression(nn.Module):
+    """The same layers for a library's trainer."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 1024), nn.Tanh(), nn.Linear(1024, 128), nn.Linear(128, 1))
+
+    def forward(self, x, y):
+        return {"loss": (self.layers(x).squeeze(-1) - y).square().mean()}
+
+
+class Places(TrainerCallback):
+    def __init__(self):
+        self.places = []
+
+    def on_step_end(self, args, state, control, optimizer, **_):
+        self.places.append(pages(optimizer))
+
+
+def train_with_library(run, demand, callback):
+    """Train 12 updates with paged states in 8 bits, each saved; return the weights."""
+    arguments = TrainingArguments(
+        output_dir=str(run.parent / "own"), per_device_train_batch_size=4, num_train_epochs=1, report_to=[], seed=5,
+        optim="paged_adamw_8bit", max_steps=12, save_strategy="steps", save_steps=1,
+    )  # fmt: skip
+    with surviving(run) as survive:
+        torch.manual_seed(3)
+        model = demand.limit(WideRegression())
+        trainer = survive(Trainer)(model=model, args=arguments, train_dataset=Sums(), callbacks=[callback])
+        trainer.train()
+        return trainer.model.state_dict()
+
+
 def recipe(name):
     return Wide(network="dense") if name == "wide" else Classifier(network=name)
 
@@ -108,9 +153,7 @@ def test_paged_states_have_the_same_values_and_stay_in_pages_after_a_stop(tmp_pa
 
     def record(state):
         finish(state)
-        (weight,) = [parameter for parameter in state.model.parameters() if parameter.numel() == LARGE]
-        values = state.optimizer.state[weight]
-        places.append([(values[name].is_cuda, getattr(values[name], "is_paged", False)) for name in STATES])
+        places.append(pages(state.optimizer))
 
     plain = train(tmp_path / "plain", recipe("wide"), {"optimizer_states": same})
     monkeypatch.setattr(TrainingState, "finish_update", record)
@@ -119,3 +162,13 @@ def test_paged_states_have_the_same_values_and_stay_in_pages_after_a_stop(tmp_pa
     train(tmp_path / "stopped", recipe("wide"), {"optimizer_states": paged}, stop="limit", at=7, status="paused")
     assert_same_bits(train(tmp_path / "stopped", recipe("wide"), {"optimizer_states": paged}), straight)
     assert len(places) == 12 and all(place == [(False, True)] * 2 for place in places)
+
+
+def test_paged_states_of_a_librarys_trainer_stay_in_pages_after_a_kill(tmp_path):
+    callback = Places()
+    expected = train_with_library(tmp_path / "straight", Demand(), callback)
+    with pytest.raises(Killed):
+        train_with_library(tmp_path / "killed", Demand(kill_at=7), callback)
+    weights = train_with_library(tmp_path / "killed", Demand(), callback)
+    assert all(torch.equal(value, weights[name]) for name, value in expected.items())
+    assert len(callback.places) == 24 and all(place == [(False, True)] * 2 for place in callback.places)

@@ -11,7 +11,7 @@ from typing import Literal
 
 from shoestring.planning.estimate.allocator import Allocator, Block, OutOfMemory, round_up
 from shoestring.planning.estimate.expandable import ExpandableAllocator
-from shoestring.planning.estimate.requests import CONVOLUTION_WORKSPACES, END_OF_LOADING, STREAMS, Request
+from shoestring.planning.estimate.requests import CONVOLUTION_WORKSPACES, END_OF_LOADING, Request
 
 Kind = Literal["segments", "expandable"]
 _ALLOCATORS: dict[Kind, type[Allocator]] = {"segments": Allocator, "expandable": ExpandableAllocator}
@@ -74,7 +74,7 @@ def replay(requests: Sequence[Request], allocator: Allocator) -> Usage:
     # Segments before the address `boundary` were reserved while the model was loaded; `used` counts their bytes in use.
     boundary: float = math.inf
     used = used_at_peak = reserved_by_loading = peak_of_loading = 0
-    for key, part, size in requests:
+    for key, part, size, stream in requests:
         if size is None:
             entry = blocks.pop(key, None)
             if entry is None:  # a workspace that was left out, or the end of loading
@@ -91,7 +91,7 @@ def replay(requests: Sequence[Request], allocator: Allocator) -> Usage:
             continue
         rounded_size = round_up(size)
         try:
-            block = allocator.allocate(size, STREAMS.get(part, ""))
+            block = allocator.allocate(size, stream)
         except OutOfMemory:
             if part == CONVOLUTION_WORKSPACES:
                 continue

@@ -18,9 +18,10 @@ CONVOLUTION_WORKSPACES = "convolution workspaces"
 KERNEL_BUFFERS = "temporaries"
 """The part of buffers that kernels have while they run."""
 
-STREAMS = {"all-gather buffers": "copy-in"}
-"""Parts that FSDP2 allocates on a separate stream, so that no other part can use their blocks
-(`all_gather_copy_in_stream` in `torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py`)."""
+_FSDP_STREAMS = {"all-gather buffers": "copy-in", "gradients": "reduce-scatter"}
+"""Parts that FSDP2 allocates on separate streams, so that no other part can use their blocks
+(`all_gather_copy_in_stream` in `torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py`, and `reduce_scatter_stream`
+in `foreach_reduce` of `_fsdp_collectives.py`)."""
 
 # Operators that ask for cuBLAS's handle, with which torch allocates its workspace (`getCurrentCUDABlasHandle`).
 _PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addbmm", "aten::mv", "aten::addmv"}
@@ -38,6 +39,8 @@ class Request(NamedTuple):
     key: object
     part: str
     bytes: int | None
+    stream: str = ""
+    """The stream whose blocks it uses."""
 
 
 END_OF_LOADING = "end of loading"
@@ -63,11 +66,13 @@ def requests(
     threads_with_workspace: set[str] = set()
     threads_with_lt_workspace: set[str] = set()
     lt_workspace = cublas.separate_lt_bytes()
+    streams = _FSDP_STREAMS if any(s.part == "all-gather buffers" for s in storages) else {}
     for event in trace.events:  # hundreds of thousands: `isinstance` takes a quarter of the time of `match`
         if isinstance(event, Alloc):
             storage = storages[event.storage]
             # A tensor without elements gets no block in torch. Here it gets the smallest one, so that it can be freed.
-            result.append(Request(event.storage, storage.part, storage.bytes or 1))
+            stream = streams.get(storage.part, "")
+            result.append(Request(event.storage, storage.part, storage.bytes or 1, stream))
         elif isinstance(event, Free):
             result.append(Request(event.storage, storages[event.storage].part, None))
         elif isinstance(event, Phase):

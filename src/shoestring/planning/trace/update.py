@@ -50,10 +50,10 @@ def run(
     way_of_loading: Loading = "engine",
     folds: bool = True,
 ) -> tuple[tuple[Storage, ...], tuple[Event, ...]]:
-    """Trace two updates of the recipe, the first with one microbatch, on one of `gpus` of this compute capability.
+    """Trace two updates of the recipe on one of `gpus` of this compute capability.
 
-    The second has at most `accumulate` microbatches in each logical shard. `torch_ddp`: the model is in torch's
-    DistributedDataParallel, not in the engine. `way_of_loading`: who brings the weights to the device.
+    Each has at most `TRACED_MICROBATCHES` of the `accumulate` microbatches of each logical shard. `torch_ddp`: the model
+    is in torch's DistributedDataParallel, not in the engine. `way_of_loading`: who brings the weights to the device.
 
     With `folds` only some of the model's identical blocks run, for the same trace (`folding.py`).
 
@@ -105,9 +105,8 @@ def run(
         scaler = _Scaler() if precision == "fp16" else None
         samples = settings.micro_batch * accumulate
         initially_trained = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-        counts = (1, min(TRACED_MICROBATCHES, accumulate))
-        updates = [(number, count, loss) for number, count in enumerate(counts) for loss in losses]
-        for number, microbatches, loss in updates:
+        microbatches = min(TRACED_MICROBATCHES, accumulate)
+        for number, loss in [(number, loss) for number in range(2) for loss in losses]:
             if loaded.parts.learning.rollout:
                 recorder.mark("generation", number)
                 inference.run_steps(recorder, loaded.parts.learning.rollout, model, recipe.batch(samples), settings)
