@@ -8,9 +8,6 @@ with them, with the `next` larger ones, which are not, and the `first_shares` of
 reckons with; or `error`.
 """
 
-import json
-import os
-import sys
 import tempfile
 from collections.abc import Mapping
 from itertools import islice
@@ -20,7 +17,7 @@ from typing import Any
 from benchmarks.lab.memory.configurations import Configuration
 from benchmarks.lab.memory.estimating import open_tracer
 from benchmarks.lab.memory.measuring import without_initial_values
-from benchmarks.memory.score import import_once
+from benchmarks.lab.memory.serving import serve
 
 from shoestring.base.errors import ShoestringError
 from shoestring.base.settings import Settings
@@ -79,14 +76,8 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # output of libraries must not mix with the answers
-    import_once()
     with without_initial_values():  # in the processes that trace as well, which are forked from this one
-        for line in sys.stdin:
-            answers.write(json.dumps(answer(json.loads(line))) + "\n")
-            answers.flush()
-    return 0
+        return serve(answer)
 
 
 if __name__ == "__main__":

@@ -12,17 +12,16 @@ A step is from a microbatch to the next larger one that the search would conside
 Each answer is appended to a file in FOLDER when it is known, and what is there is not computed again.
 """
 
-import argparse
 import dataclasses
 import json
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from benchmarks.lab.memory import command
 from benchmarks.lab.memory.configurations import Configuration, of_decisions
 from benchmarks.lab.memory.predictions import read
 from benchmarks.lab.memory.processes import Answers, Side, started
@@ -112,17 +111,10 @@ def outcome(row: Mapping[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=Path, help="the folder of the answers; default: a temporary one")
-    parser.add_argument("--json", type=Path, default=RESULTS)
-    parser.add_argument("--only", nargs="+", metavar="WORD", help="configurations or kinds that contain one of these")
-    options = parser.parse_args(arguments)
-    rows_folder = options.rows or Path(tempfile.mkdtemp(prefix="shoestring-lab-"))
-    rows_folder.mkdir(parents=True, exist_ok=True)
-    words = options.only or [""]
-    items = [item for item in of_decisions() if any(word in item.id or word in item.kind for word in words)]
+    options = command.parser(__doc__, RESULTS).parse_args(arguments)
+    items = command.chosen(of_decisions(), options)
     rows = []
-    for row in decide(items, rows_folder):
+    for row in decide(items, command.rows_folder(options)):
         rows.append({**row, "outcome": outcome(row)})
         steps = [row.get("largest"), *row.get("next", ())]
         print(f"{len(rows)}/{len(items)} {row['id']}: {steps} {rows[-1]['outcome']}", file=sys.stderr, flush=True)

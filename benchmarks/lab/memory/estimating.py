@@ -8,17 +8,16 @@ A question contains `configuration` and `memory_bytes`, of each GPU. An answer c
 
 import dataclasses
 import json
-import os
-import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.lab.memory.configurations import Configuration
 from benchmarks.lab.memory.measuring import MICROBATCHES, without_initial_values
-from benchmarks.memory.score import import_once
+from benchmarks.lab.memory.serving import serve
 
 from shoestring.base.errors import ShoestringError
 from shoestring.hardware.targets import find as find_target
@@ -86,15 +85,8 @@ def answer(estimator: Estimator, question: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # output of libraries must not mix with the answers
-    import_once()
-    estimator = Estimator()
     with without_initial_values():  # in the processes that trace as well, which are forked from this one
-        for line in sys.stdin:
-            answers.write(json.dumps(answer(estimator, json.loads(line))) + "\n")
-            answers.flush()
-    return 0
+        return serve(partial(answer, Estimator()))
 
 
 if __name__ == "__main__":

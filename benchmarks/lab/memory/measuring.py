@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 from benchmarks.lab.memory.configurations import Configuration
-from benchmarks.memory.score import import_once
+from benchmarks.lab.memory.serving import serve
 
 from shoestring.recipe.losses import clip_norm, losses_by_stage
 from shoestring.recipe.options import LoadedRecipe
@@ -200,15 +200,5 @@ def _free_port() -> int:
         return port
 
 
-def main() -> int:
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # output of libraries must not mix with the answers
-    import_once()
-    for line in sys.stdin:
-        answers.write(json.dumps(answer(json.loads(line))) + "\n")
-        answers.flush()
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(serve(answer))

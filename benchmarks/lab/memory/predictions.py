@@ -6,16 +6,15 @@ Each answer is appended to a file in FOLDER when it is known, and what is there 
 the answers of one side only. OUT has the scores of all configurations with both answers.
 """
 
-import argparse
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from benchmarks.lab.memory import command
 from benchmarks.lab.memory.configurations import MODELS, RECIPES, Configuration, configurations
 from benchmarks.lab.memory.processes import Answers, Side, started
 from benchmarks.lab.memory.scores import Score, describe, score
@@ -65,18 +64,12 @@ def collect(items: Sequence[Configuration], folder: Path, sides: Sequence[Side])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=Path, help="the folder of the answers; default: a temporary one")
-    parser.add_argument("--json", type=Path, default=RESULTS)
+    parser = command.parser(__doc__, RESULTS)
     parser.add_argument("--side", choices=SIDES)
-    parser.add_argument("--only", nargs="+", metavar="WORD", help="configurations or kinds that contain one of these")
     options = parser.parse_args(arguments)
-    rows_folder = options.rows or Path(tempfile.mkdtemp(prefix="shoestring-lab-"))
-    rows_folder.mkdir(parents=True, exist_ok=True)
-    words = options.only or [""]
-    items = [item for item in configurations() if any(word in item.id or word in item.kind for word in words)]
+    items = command.chosen(configurations(), options)
     scores = []
-    for item in collect(by_recipe(items), rows_folder, [options.side] if options.side else SIDES):
+    for item in collect(by_recipe(items), command.rows_folder(options), [options.side] if options.side else SIDES):
         scores.append(item)
         print(f"{len(scores)}/{len(items)} {item.describe()}", file=sys.stderr, flush=True)
     print(describe(scores))
