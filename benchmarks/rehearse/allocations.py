@@ -38,7 +38,7 @@ from shoestring.recipe.options import LoadedRecipe
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "rehearse-allocations.json"
 TARGET = "kaggle-t4"
-MICROBATCHES = (1, 2, 2, 2)
+MICROBATCHES = (2, 2, 2, 2)
 """Those of each update. The trace has the first two updates, and the estimate repeats the second."""
 COMPARED = "update 3"
 """The update whose allocations are counted by cause: by then no state is made any more."""

@@ -2,7 +2,7 @@
 
     python -m benchmarks.lab.memory.causes ID [ID ...]
 
-Both sides are those of `benchmarks.rehearse.allocations`, with updates of one, two, two and two microbatches, on a T4.
+Both sides are those of `benchmarks.rehearse.allocations`, with four updates of two microbatches, on a T4.
 """
 
 import argparse

@@ -118,7 +118,7 @@ def test_convolutions_request_workspaces_after_their_results() -> None:
 
 
 def test_smaller_first_batch_does_not_change_the_weights() -> None:
-    events: list[Event] = [Alloc(0), Phase("forward", 0, 0), Alloc(1), Alloc(2), Phase("forward", 1, 0), Alloc(3)]
+    events: list[Event] = [Alloc(0), Phase("forward", 0, 0), Alloc(1), Alloc(2), Phase("forward", 0, 1), Alloc(3)]
     updates = trace([(MIB, "weights"), (MIB, "gradients"), (MIB, "activations"), (MIB, "activations")], events)
     sizes = [request.bytes for request in with_smaller_first_batch(requests(updates, T4), updates, 0.5)]
     assert sizes[:4] == [MIB, MIB, MIB // 2, MIB]

@@ -112,7 +112,7 @@ def with_smaller_first_batch(all_requests: Sequence[Request], trace: Trace, shar
         return all_requests
     of_first_batch = set()
     for event in trace.events:
-        if isinstance(event, Phase) and event.update > 0:
+        if isinstance(event, Phase) and (event.update, event.microbatch) > (0, 0):
             break
         if isinstance(event, Alloc) and trace.storages[event.storage].part in BATCH_PARTS:
             of_first_batch.add(event.storage)
