@@ -1,4 +1,4 @@
-"""Work without gradients: which casts of weights it makes for each batch."""
+"""Work without gradients: which casts of weights it makes for each batch, and which operators it has."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from shoestring.base.settings import Settings
 from shoestring.hardware.targets import find
 from shoestring.planning.trace import Tracer
-from shoestring.planning.trace.record import Alloc, Free, Phase, Trace
+from shoestring.planning.trace.record import Alloc, Free, Op, Phase, Trace
 from shoestring.recipe import finding
 
 WIDTH, ROWS = 256, 2
@@ -28,8 +28,20 @@ class TwoLayers:
         return loss
 
 
-def trace_of(work: Literal["prediction", "evaluation"]) -> Trace:
-    with Tracer(finding.find(TwoLayers())) as tracer:
+class Resized(TwoLayers):
+    """Resizes a picture, for which PyTorch has several operators in deterministic mode."""
+
+    def batch(self, size: int) -> Tensor:
+        return torch.zeros(size, 1, WIDTH, WIDTH)
+
+    def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
+        resized = nn.functional.interpolate(batch, scale_factor=0.5, mode="bilinear")
+        loss: Tensor = model(resized.flatten(1)[:, :WIDTH]).mean()
+        return loss
+
+
+def trace_of(work: Literal["prediction", "evaluation"], recipe: type[TwoLayers] = TwoLayers) -> Trace:
+    with Tracer(finding.find(recipe())) as tracer:
         settings = Settings(micro_batch=ROWS, precision="fp16")
         return tracer.trace_inference(settings, find("t4").device, work=work)
 
@@ -66,3 +78,9 @@ def test_batch_of_an_evaluation_is_replaced_once_the_next_one_is_on_the_device()
     events = [event for event in trace.events if isinstance(event, Alloc | Free) and event.storage in batches]
     first, second = batches
     assert events == [Alloc(first), Alloc(second), Free(first), Free(second)]
+
+
+@pytest.mark.parametrize("work", ["prediction", "evaluation"])
+def test_operators_are_deterministic_as_in_training(work: Literal["prediction", "evaluation"]) -> None:
+    names = {event.name for event in trace_of(work, Resized).events if isinstance(event, Op)}
+    assert "aten::_unsafe_index.Tensor" in names and "aten::upsample_bilinear2d" not in names

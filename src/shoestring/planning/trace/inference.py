@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from shoestring.base.settings import Settings
-from shoestring.planning.trace import attention, autocast, loading, python_calls, simulated_device
+from shoestring.planning.trace import attention, autocast, determinism, loading, python_calls, simulated_device
 from shoestring.planning.trace.record import Event, Storage
 from shoestring.planning.trace.recorder import Recorder
 from shoestring.recipe.generation import Step
@@ -49,6 +49,7 @@ def run(
         recorder,
         python_calls.counting(recorder.count_python_calls),
         memory_format.reshaping_views(settings.memory_format),
+        determinism.deterministic_operators() if capability is not None else nullcontext(),
     ):
         recorder.mark("model", 0)
         loading.move_model(recorder, model)

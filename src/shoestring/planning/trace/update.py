@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from shoestring.base.settings import Settings
 from shoestring.planning.trace import (
     attention,
     autocast,
+    determinism,
     inference,
     loading,
     masks,
@@ -52,8 +53,9 @@ def run(
 ) -> tuple[tuple[Storage, ...], tuple[Event, ...]]:
     """Trace two updates of the recipe on one of `gpus` of this compute capability.
 
-    Each has at most `TRACED_MICROBATCHES` of the `accumulate` microbatches of each logical shard. `torch_ddp`: the model
-    is in torch's DistributedDataParallel, not in the engine. `way_of_loading`: who brings the weights to the device.
+    Each has at most `TRACED_MICROBATCHES` of the `accumulate` microbatches of each logical shard. `torch_ddp`: the
+    model is in torch's DistributedDataParallel, not in the engine. `way_of_loading`: who brings the weights to the
+    device.
 
     With `folds` only some of the model's identical blocks run, for the same trace (`folding.py`).
 
@@ -80,7 +82,7 @@ def run(
     ):
         stack.enter_context(python_calls.counting(recorder.count_python_calls))
         if on_gpu and way_of_loading == "engine" and not torch_ddp:
-            stack.enter_context(_deterministic_operators())
+            stack.enter_context(determinism.deterministic_operators())
         recorder.mark("model", 0)
         if way_of_loading == "transformers":
             loading.load_with_transformers(recorder, model)
@@ -160,23 +162,6 @@ def run(
                 parameter.requires_grad_(is_trained)
         recorder.mark("end", 1)
         return recorder.record()
-
-
-@contextmanager
-def _deterministic_operators() -> Iterator[None]:
-    """Let torch's Python code choose deterministic operators, as training does (`training/engine/determinism.py`).
-
-    On a GPU `interpolate` computes linear interpolation by several operators then.
-    """
-    memory: Any = torch.utils.deterministic
-    before = torch.get_deterministic_debug_mode(), memory.fill_uninitialized_memory
-    torch.set_deterministic_debug_mode("warn")
-    memory.fill_uninitialized_memory = False
-    try:
-        yield
-    finally:
-        torch.set_deterministic_debug_mode(before[0])
-        memory.fill_uninitialized_memory = before[1]
 
 
 def _run_microbatch(
