@@ -43,7 +43,7 @@ class Answers:
 
 @contextmanager
 def started(
-    side: Side, *, on: str, memory_bytes: int, values: Values = "none", log: Path | None = None
+    side: Side, *, on: str, memory_bytes: int, values: Values = "auto", log: Path | None = None
 ) -> Iterator[Answers]:
     """Start the process of a side within the context, with this interpreter's packages, on two GPUs of a target with so
     many bytes of memory each. What it prints besides answers goes to `log`.
