@@ -99,12 +99,12 @@ def test_an_own_loop_survives_out_of_memory_and_continues(tmp_path):
 
 PAGES = (
     "guides/recipe",
-    "guides/trainers",
     "guides/lightning",
     "guides/own_loop",
     "guides/finetune",
     "reference/index",
 )
+"""Those that need one GPU."""
 
 
 @pytest.mark.slow

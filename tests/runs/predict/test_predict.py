@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,8 +17,11 @@ import torch
 
 import shoestring
 from shoestring.base.errors import CheckpointError, RunError, UsageError
+from shoestring.hardware import targets
 from shoestring.recipe.finding import find
+from shoestring.runs.predict.predict import batch_size
 from shoestring.runs.predict.rows import RowWriter, count_rows, identifier_text, read_ids, write_text
+from shoestring.runs.run import open_run
 from tests.runs.predict import scorer
 
 RECIPE = Path(scorer.__file__)
@@ -69,6 +73,21 @@ def test_each_input_has_a_row_in_every_form(run, data, tmp_path, run_command):
     folder_rows = read_rows(tmp_path / "folder" / "predictions.jsonl")
     assert folder_rows[0]["files"] == ["1.txt"] and (tmp_path / "folder" / "1.txt").read_bytes() == b"!"
     assert [{**row, "files": None} for row in folder_rows] == [{**row, "files": None} for row in rows]
+
+
+def test_batch_on_a_gpu_is_planned_with_the_data_of_the_run(run, data, monkeypatch):
+    """Inputs may lack what samples have, such as answers; the data of the run may be gone."""
+    planned = []
+
+    def refuse(loaded, *_):
+        planned.append(loaded.options["data"])
+        raise UsageError("the data cannot be read")
+
+    monkeypatch.setattr("shoestring.planning.inference.plan_inference", refuse)
+    opened = replace(open_run(run, {"data": data}, recipe=str(RECIPE)), target=targets.find("kaggle-t4"))
+    assert opened.loaded.options["data"] == data
+    assert batch_size(opened) == opened.loaded.parts.evaluation_size(opened.settings.micro_batch)
+    assert planned == [None]
 
 
 def test_killed_command_is_completed_by_its_repetition(run, tmp_path):

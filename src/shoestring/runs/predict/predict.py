@@ -147,7 +147,10 @@ def make_inputs(loaded: LoadedRecipe, source: Path | Sequence[Any] | None) -> An
 
 
 def batch_size(run: Run) -> int:
-    """Return the number of inputs to predict at once: this command's, on a GPU the planned one, else the run's."""
+    """Return the number of inputs to predict at once: this command's, on a GPU the planned one, else the run's.
+
+    A plan is made of samples of the data that the run was trained on, because inputs may lack what samples have.
+    """
     size = run.loaded.parts.evaluation_size(run.settings.micro_batch or 1)
     if "micro_batch" in run.values or run.target.device.kind == "cpu":
         return size
@@ -155,9 +158,12 @@ def batch_size(run: Run) -> int:
 
     traced = ("precision", "fp32_modules", "memory_format")
     settings = Settings(**{name: getattr(run.settings, name) for name in traced})
+    loaded = run.loaded
+    if run.stored and "data" in run.values and "data" in run.stored.options:
+        loaded = loaded.replace(data=run.stored.options["data"])
     try:
-        plan = plan_inference(run.loaded, run.target, settings)
-    except TraceError:
+        plan = plan_inference(loaded, run.target, settings)
+    except (TraceError, UsageError):  # a UsageError: that data cannot be read any more
         return size
     return plan.settings.micro_batch or size
 
