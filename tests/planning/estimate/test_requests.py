@@ -117,6 +117,13 @@ def test_convolutions_request_workspaces_after_their_results() -> None:
     assert workspace == Request(end.key, CONVOLUTION_WORKSPACES, 6 * MIB) and end.bytes is None
 
 
+def test_gradients_that_fsdp2_reduces_are_on_a_stream_of_their_own() -> None:
+    events: list[Event] = [Alloc(0), Alloc(1), Alloc(2)]
+    sizes = [(MIB, "weights"), (MIB, "gradients"), (MIB, "all-gather buffers")]
+    assert [request.stream for request in requests(trace(sizes, events), T4)] == ["", "reduce-scatter", "copy-in"]
+    assert {request.stream for request in requests(trace(sizes[:2], events[:2]), T4)} == {""}  # without FSDP2
+
+
 def test_smaller_first_batch_does_not_change_the_weights() -> None:
     events: list[Event] = [Alloc(0), Phase("forward", 0, 0), Alloc(1), Alloc(2), Phase("forward", 0, 1), Alloc(3)]
     updates = trace([(MIB, "weights"), (MIB, "gradients"), (MIB, "activations"), (MIB, "activations")], events)

@@ -196,9 +196,8 @@ def _recurrent(name: str, arguments: _Arguments, read: list[Tensor], written: li
     elif arguments.get("batch_first"):
         sequence = sequence.transpose(0, 1)
     func = _RECURRENT[name]
-    states = [
-        sequence.new_empty(len(weights) // 2, 0)
-    ]  # one for each layer and direction, by which launches are counted
+    # Launches are counted by layers and directions, of which each has two weights here.
+    states = [sequence.new_empty(len(weights) // 2, 0)]
     moved = recorder.operator(func, (sequence, states, weights), {}, None, read, written)
     # The formula of `recurrent.py` is known to torch's counter only where the simulated device of traces is set up.
     products = (
