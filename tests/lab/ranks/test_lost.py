@@ -88,6 +88,18 @@ def test_run_whose_processes_are_killed_and_stopped_ends_in_the_same_bits(run_si
     assert "Tesla T4" in events(disturbed, "session")[0]["device"]
 
 
+def test_recurrent_layers_learn_with_divided_weights_also_after_a_stop(run_simulated, tmp_path):
+    """A layer of cuDNN copies its weights to a buffer of its own, which must not be used in later updates."""
+    replicas = train(run_simulated, tmp_path, "replicas", 2)
+    for _ in range(2):
+        divided = train(run_simulated, tmp_path, "divided", 2, sharding="zero3", sent="1:8:SIGTERM")
+    expected, losses = (
+        [event["metrics"]["loss"] for event in events(run, "evaluation")] for run in (replicas, divided)
+    )
+    assert losses == pytest.approx(expected, rel=1e-3) and len(expected) == 4
+    assert len(events(divided, "session")) == 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("sharding", ["zero1", "zero3"])
 def test_process_that_hangs_is_lost(run_simulated, tmp_path, sharding):

@@ -190,11 +190,23 @@ def shard(
     # A run changes its model in one process group, whose collectives `position` counts.
     assert dist.group.WORLD is not None
     mesh = DeviceMesh.from_group(dist.group.WORLD, device.type)
+    _leave_recurrent_weights_in_place(model)
     modules: list[Any] = []
     for module, frees in [*((block, reshard_after_forward) for block in blocks), (_Root(model), False)]:
         modules.append(fully_shard(module, mesh=mesh, reshard_after_forward=frees))
     fsdp_versions.exchange_unused(modules)
     return FullySharded(model, ranks, device, modules)
+
+
+def _leave_recurrent_weights_in_place(model: nn.Module) -> None:
+    """Let recurrent layers use the gathered weights where FSDP2 gathers them.
+
+    On a GPU their forward moves new weights to one buffer (`flatten_parameters` in `torch/nn/modules/rnn.py`), and what
+    FSDP2 gathers later would not reach it: the layer would compute with the weights of the first update for ever.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.RNNBase):
+            vars(module)["flatten_parameters"] = lambda: None
 
 
 def _require_supported(model: nn.Module, blocks: Sequence[nn.Module]) -> None:
