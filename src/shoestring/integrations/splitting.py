@@ -33,7 +33,7 @@ from shoestring.training import oom
 from shoestring.training.engine.buffers import BufferBackup
 from shoestring.training.engine.halves import relative_error
 from shoestring.training.engine.memory import Failure, catch_out_of_memory, free_unused_memory
-from shoestring.training.engine.recovery import OutOfMemory, discard_attempt
+from shoestring.training.engine.recovery import OutOfMemory, discard_attempt, reset_incomplete_scale
 from shoestring.training.engine.side_effects import without_side_effects
 
 _IGNORED_LABEL = -100
@@ -193,6 +193,8 @@ class SplitUpdates:
     def _discard(self) -> None:
         """Discard the gradients of the update, and restore what else it has changed."""
         discard_attempt(self._state.model, self._trainer.optimizer, self._state.mixed_precision)
+        if scaler := self._trainer.accelerator.scaler:
+            reset_incomplete_scale(scaler)
         free_unused_memory()
         self._buffers.restore()
         set_accumulated_values(self._trainer, self._accumulated)

@@ -95,6 +95,22 @@ def test_scaler_keeps_its_scale_after_out_of_memory():
     assert loop.mixed_precision.scaler.get_scale() == 256.0
 
 
+def test_scaler_that_has_no_memory_for_its_counter_is_set_up_again(monkeypatch):
+    loop, undisturbed, tensors, full = Loop(8, "fp16"), Loop(8, "fp16"), [], torch.full
+
+    def fail_at_the_second(*arguments, **options):
+        tensors.append(arguments)
+        if len(tensors) == 2:  # the first one is the scale
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return full(*arguments, **options)
+
+    undisturbed.attempt(4)
+    monkeypatch.setattr(torch, "full", fail_at_the_second)
+    _, micro_batch = loop.recovering.run(loop.attempt, 8)
+    assert micro_batch == 4 and len(tensors) > 2
+    assert equal_tensors(loop.state(), undisturbed.state())
+
+
 def test_overflow_is_repeated_with_a_smaller_scale():
     loop, undisturbed = Loop(8, "fp16", scale=2.0**40), Loop(8, "fp16", scale=256.0)
     result, _ = loop.recovering.run(loop.attempt, 8)

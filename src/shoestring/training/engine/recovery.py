@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -144,12 +145,23 @@ class Recovering:
         return scaler is not None and scaler.get_scale() >= MIN_LOSS_SCALE and math.isfinite(float(result.loss))
 
 
+def reset_incomplete_scale(scaler: torch.amp.GradScaler) -> None:
+    """Remove the scale of a scaler whose memory ran out between its scale and its counter of updates.
+
+    The first loss creates both (`_lazy_init_scale_growth_tracker` in torch/amp/grad_scaler.py), but the next one would
+    create neither, and the optimizer's step would fail.
+    """
+    if scaler._growth_tracker is None:
+        scaler._scale = None
+
+
 def discard_attempt(model: nn.Module, optimizer: Optimizer | None, mixed_precision: MixedPrecision) -> None:
     """Discard the gradients of an unfinished update, and the scaler's state of it."""
     model.zero_grad(set_to_none=True)
     if optimizer is not None:
         optimizer.zero_grad(set_to_none=True)
     if mixed_precision.scaler:
+        reset_incomplete_scale(mixed_precision.scaler)
         # Setting the scale to its current value is the only public way to clear the scaler's record that these
         # gradients were unscaled, and it clears nothing else (`update` in torch/amp/grad_scaler.py ends with a new
         # `_per_optimizer_states`). With the record, the next `unscale_` raises. A scaler that has not scaled anything
