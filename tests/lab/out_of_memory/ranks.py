@@ -25,7 +25,7 @@ from shoestring.planning.simulator.build import libraries
 from shoestring.planning.simulator.environment import simulated
 from shoestring.planning.simulator.torch_builds import read_build
 from shoestring.training.engine.parallel.joining import join
-from shoestring.training.engine.parallel.ranks import PeerLostError, Ranks
+from shoestring.training.engine.parallel.ranks import PeerLostError, Ranks, RanksApartError
 
 from . import recipes, sessions
 from .campaign import CONTINUED, SAME, Ended, ended, is_documented
@@ -85,7 +85,7 @@ class _Pair:
             outcome = f"a traceback, or a hang: {[result['traceback'][-1500:] for result in results]}"
         elif len(errors) > 1 or (not errors and any(result["error"] for result in results)):
             outcome = f"the processes end differently: {results}"
-        elif errors and not any(map(is_documented, map(_ended, results))):
+        elif errors and not any(map(_is_documented, results)):
             outcome = f"another error: {results}"
         else:
             case["error"] = next(iter(errors), "")
@@ -163,6 +163,8 @@ class _Pair:
         with every_allocation_is_a_request(), failing(*failures, each=True) as requests:
             try:
                 result = ended(train)
+            except RanksApartError as error:
+                result = Ended(error=str(error), status=error.status)
             except PeerLostError:
                 result = Ended(error="peer lost")
         return {**asdict(result), "places": requests.places, **asdict(observed)}
@@ -185,6 +187,11 @@ def _message(result: Mapping[str, Any]) -> str:
     """Return the first line of an error, without the GPU that it names on the other ones."""
     line: str = result["error"].splitlines()[0]
     return line.partition(": ")[2] if line.startswith("GPU ") else line
+
+
+def _is_documented(result: dict[str, Any]) -> bool:
+    """Return whether a process ended with the documented error, or so that the launcher starts all of them again."""
+    return is_documented(_ended(result)) or result["status"] == RanksApartError.status
 
 
 def _ended(result: Mapping[str, Any]) -> Ended:
