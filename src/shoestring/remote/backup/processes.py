@@ -106,10 +106,10 @@ def _next_answer(
     stream: IO[bytes], process: subprocess.Popen[bytes], should_stop: Callable[[], object], option: str
 ) -> dict[str, Any]:
     while True:
+        should_stop()  # also before the first wait, which a fast disk does not need
         with suppress(subprocess.TimeoutExpired):
             process.wait(0.2)
             break
-        should_stop()
     line = stream.readline()
     try:
         return parse_line(line)
