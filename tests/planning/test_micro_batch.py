@@ -46,6 +46,11 @@ def test_impossible_settings_end_the_series():
         assert sizes_of(series) == [first]
 
 
+def test_the_first_size_takes_little_time_to_load():
+    candidates = FakeCandidates(bytes_of=bytes_per_sample(1 / 1024), effective_batch=1024)
+    assert sizes_of(find_largest_that_fits(candidates, REQUESTED, micro_batches(1024))) == [64, 1024]
+
+
 class ReleasingCandidates(FakeCandidates):
     """Candidates that would reserve a quarter more than they need, and fit by releasing that."""
 
@@ -60,7 +65,7 @@ class ReleasingCandidates(FakeCandidates):
 def test_search_goes_on_where_only_the_high_end_exceeds_the_capacity():
     candidates = ReleasingCandidates(bytes_of=bytes_per_sample(1), effective_batch=1024)
     series = find_largest_that_fits(candidates, REQUESTED, micro_batches(1024))
-    assert sizes_of(series) == [1024, 1, 11, 13, 14]
+    assert sizes_of(series) == [64, 1, 11, 13, 14]
     assert series.largest.settings.micro_batch == 14  # of 14.56 GiB
 
 

@@ -19,6 +19,9 @@ LONG_TRACE_EVENTS = 30_000
 MIN_SPEEDUP = 1.05
 """A smaller speedup does not justify a long trace."""
 
+_FIRST_SIZE = 64
+"""The largest microbatch that is traced first: more samples can take minutes to load, and then not fit by far."""
+
 _CERTAIN_EXCESS = 1.03
 """A candidate whose predicted memory exceeds the capacity by this factor is skipped without tracing."""
 
@@ -61,7 +64,7 @@ def find_largest_that_fits(candidates: Candidates, requested: Settings, sizes: S
     untried = list(sizes)
     while untried:
         if not series:
-            size = untried[0] if is_heavy(candidates) else untried[-1]
+            size = untried[0] if is_heavy(candidates) else _first_size(untried)
         else:
             size = _next_size(untried, series, capacity)
             if is_heavy(candidates) and len(series) == 1 and size > untried[0]:
@@ -81,6 +84,10 @@ def find_largest_that_fits(candidates: Candidates, requested: Settings, sizes: S
             if too_large or not _is_worth_enlarging(candidates, largest, sizes[-1]):
                 break
     return Series(candidates=tuple(series), largest=largest)
+
+
+def _first_size(sizes: Sequence[int]) -> int:
+    return max((size for size in sizes if size <= _FIRST_SIZE), default=sizes[0])
 
 
 def _next_size(untried: Sequence[int], series: Sequence[Candidate], capacity: int) -> int:
