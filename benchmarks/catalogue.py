@@ -262,7 +262,7 @@ BENCHMARKS = (
         "rehearse-allocations",
         "Are the allocations of estimates those of PyTorch's own allocator?",
         "-m benchmarks.rehearse.allocations --json OUT",
-        "the stack kaggle of rehearsals (shoestring rehearse --prepare --stack kaggle)",
+        _LABORATORY,
     ),
     _benchmark(
         "lab-coverage",

@@ -1,10 +1,10 @@
 """Compare the allocations of training updates on a simulated T4 with those of the estimate, which needs no GPU.
 
-    python -m benchmarks.rehearse.allocations [--json FILE] [--only NAME ...]
+    .stacks/kaggle/bin/python -m benchmarks.rehearse.allocations [--json FILE] [--only NAME ...]
 
 On one side the engine trains on the simulated GPU: requests reach PyTorch's own caching allocator, whose record of them
 is read. On the other side the updates are traced on fake tensors, and the trace is converted to requests for a
-simulation of that allocator. Both run in the environment of `shoestring rehearse --stack kaggle`, with its PyTorch.
+simulation of that allocator. Both run in the environment that this is started in, which has PyTorch's build with CUDA.
 
 The allocations of both sides are aligned by size. Each that only one side has, and each that is freed at another place
 among the others, is assigned to a cause.
@@ -531,93 +531,33 @@ def lifetimes(estimate: Record, simulated: Record, pairs: Sequence[tuple[int, in
 
 
 CAUSES = {
-    "reductions": "A sum over many rows is divided among blocks of threads, which add up in a buffer and count in "
-    "semaphores (`gpu_reduce_kernel`, ATen/native/cuda/Reduce.cuh). The size follows from the shape and from the "
-    "number of multiprocessors. Each bias has one in backward. The trace has no memory of reductions.",
-    "attention backward": "The memory-efficient attention adds up the gradient of the queries in fp32 in a workspace, "
-    "and has a row of numbers for each head (`delta`); in fp32 also the product of output and its gradient, of which "
-    "these are sums (`_efficient_attention_backward`). The trace has only the three gradients.",
-    "embedding backward": "The gradient of an embedding with more than 3,072 tokens sorts the tokens and adds up "
-    "partial sums in fp32 (`embedding_dense_backward_cuda`, `embedding_backward_cuda_kernel`). The trace has only the "
-    "gradient.",
-    "gradients of views": "The first sum of gradients is a new tensor if the earlier gradient is a view, as after a "
-    "linear layer with an input of three dimensions in fp32: its base holds the same storage, so autograd does not add "
-    "in place (`can_accumulate_inplace`, input_buffer.cpp). `accumulate_in_place` takes all sums as in place.",
-    "cross entropy in fp16": "`cross_entropy` calls `log_softmax` with the type of the logits, which autocast keeps: "
-    "the result is in fp16 and is copied to fp32 for `nll_loss`. The trace ignores a type that is given "
-    "(`_to_fp32_result` in trace/autocast.py), so it has only the result in fp32.",
-    "boolean mask": "Attention converts a boolean mask with `where` and two scalars; the trace fills zeros where the "
-    "inverted mask tells (`_expand_mask` in trace/attention.py).",
-    "seed of attention": "The memory-efficient attention returns seed and offset of its dropout in host memory, "
-    "unless a graph is captured; on fake tensors they are on the device.",
     "values of masks": "transformers reads the values of a mask or of positions, to leave out a mask that masks "
     "nothing, and indexes it; on fake tensors it does not.",
-    "norm of gradients": "`clip_grad_norm_` has partial sums of each chunk of a gradient, and a result for each "
-    "(`foreach_tensor_norm_cuda`).",
-    "cuBLASLt's workspace": "A product with a bias runs in cuBLASLt, which has a workspace of its own: 1 MiB on a T4, "
-    "allocated once (`addmm_out_cuda_impl`). The estimate has those of cuBLAS only.",
     "copy for a convolution": "The backward pass of a convolution copies the result's gradient if its strides are not "
     "those that cuDNN needs (`cudnn_convolution_backward`).",
     "scalars of the engine": "The engine scales and adds losses, and torch's GradScaler computes in fp64 and makes its "
     "tensors at the first update; the trace has fewer such scalars, and of other lifetimes.",
-    "order of casts": "Autocast casts the arguments of an operator from the last to the first, as gcc evaluates them; "
-    "the trace from the first to the last (`_cast` in trace/autocast.py). In backward the gradients are cast in the "
-    "opposite order, since autograd runs the latest node first.",
-    "order of a mask": "Dropout's kernel makes the mask before the result, fake tensors after it.",
-    "batch": "The loop over microbatches holds a batch until the next one is on the device; the trace frees it before.",
 }
 
 _RULES = (
-    ("reductions", r" gpu_reduce_kernel "),
-    ("attention backward", r"_efficient_attention_backward|ScaledDotProductEfficientAttentionBackward0"),
-    ("embedding backward", r"EmbeddingBackward0"),
-    ("gradients of views", r"^add_Tensor {3}$"),
-    ("cross entropy in fp16", r"log_softmax"),
-    ("cuBLASLt's workspace", r"addmm_out_cuda_impl"),
     ("copy for a convolution", r"ConvolutionBackward0"),
-    ("norm of gradients", r"foreach_tensor_norm_cuda|_foreach_norm"),
     ("values of masks", r"transformers/masking_utils"),
-    ("boolean mask", r"^scalar_tensor .*sdpa_attention|^logical_not|^zeros_like"),
-    ("seed of attention", r"^_scaled_dot_product_efficient_attention "),
 )
-"""Causes of allocations that one side has: patterns of operator, function, node and line."""
+"""Causes of differences: patterns of operator, function, node and line."""
 
 _SCALAR_BYTES = 8
 
 
-def cause_of_extra(allocation: Allocation) -> str:
-    """Return the cause of an allocation that only one side has; `unexplained` if none is known."""
+def cause_of(allocation: Allocation) -> str:
+    """Return the cause of an allocation that only one side has, or that is elsewhere there; `unexplained` if it is not
+    known.
+    """
     text = f"{allocation.operator} {allocation.kernel} {allocation.node} {allocation.place}"
     cause_of_text = next((cause for cause, pattern in _RULES if re.search(pattern, text)), "")
-    is_of_loss = re.search(r"training/engine/|(Mul|Div)Backward0|^(ones|zeros) ", text)
+    is_of_loss = re.search(r"training/engine/|(Mul|Div)Backward0|^(ones|zeros) |linalg_vector_norm", text)
     if not cause_of_text and allocation.bytes <= _SCALAR_BYTES and is_of_loss:
         return "scalars of the engine"
-    if not cause_of_text and allocation.operator == "_to_copy" and allocation.node == "ToCopyBackward0":
-        return "cross entropy in fp16"  # its gradient is copied back to fp16
     return cause_of_text or "unexplained"
-
-
-_AMONG_CASTS = {"_to_copy", "addmm", "mm", "sum.dim_IntList", requests.WORKSPACES}
-"""What is cast, or requested between casts: operators on fp16 tensors and their gradients."""
-
-
-def cause_of_order(estimate: Allocation, simulated: Allocation, case: Case) -> str:
-    """Return the cause of another place, or of another lifetime, of an allocation that both sides have."""
-    names = {estimate.operator, simulated.operator}
-    if simulated.bytes <= _SCALAR_BYTES or "linalg_vector_norm" in names:
-        return "scalars of the engine"
-    if estimate.part == "batch":
-        return "batch"
-    if "native_dropout" in names:
-        return "order of a mask"
-    if {"zeros_like", "where_self", "_scaled_dot_product_efficient_attention"} & names:
-        return "boolean mask"
-    if names & {"_log_softmax", "nll_loss_backward"}:
-        return "cross entropy in fp16"
-    if case.settings.precision == "fp16" and names & _AMONG_CASTS:
-        return "order of casts"
-    is_summed = case.settings.precision == "fp32" and estimate.phase.startswith("backward") and names == {"mm"}
-    return "gradients of views" if is_summed else "unexplained"
 
 
 KINDS = {
@@ -633,13 +573,13 @@ def compare(case: Case, estimate: Record, simulated: Record) -> dict[str, Any]:
     alignment = align_records(estimate, simulated)
     groups: dict[tuple[str, str], list[tuple[int | None, int | None]]] = defaultdict(list)
     for first in alignment.only_estimate:
-        groups["only estimate", cause_of_extra(estimate.allocations[first])].append((first, None))
+        groups["only estimate", cause_of(estimate.allocations[first])].append((first, None))
     for second in alignment.only_simulated:
-        groups["only simulated", cause_of_extra(simulated.allocations[second])].append((None, second))
+        groups["only simulated", cause_of(simulated.allocations[second])].append((None, second))
     distances = lifetimes(estimate, simulated, alignment.pairs)
     for kind, pairs in (("order", alignment.moved), ("lifetime", distances)):
         for first, second in pairs:
-            cause = cause_of_order(estimate.allocations[first], simulated.allocations[second], case)
+            cause = cause_of(simulated.allocations[second])
             groups[kind, cause].append((first, second))
     sides = {"estimate": replayed(estimate), "simulated": replayed(simulated)}
     facts = simulated.facts
@@ -782,7 +722,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.side:
         options.json.write_text(json.dumps(RECORDERS[options.side](cases[0]).json()))
         return 0
-    interpreter, build = prepare.find("kaggle")
+    interpreter, build = prepare.find()
     simulator = libraries(build)
     rows: list[dict[str, Any]] = json.loads(options.json.read_text())["rows"] if options.json.exists() else []
     for case in cases:
