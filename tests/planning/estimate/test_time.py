@@ -43,6 +43,14 @@ def test_only_forward_and_backward_have_a_share_of_the_work() -> None:
     assert seconds(trace(10**10), work=2.5).parts == seconds(trace(10**10 * 5 // 2)).parts
 
 
+def test_no_operators_take_no_time() -> None:
+    steps = update(forward=op(), backward=op(), optimizer=op())
+    estimate = seconds(
+        dataclasses.replace(steps, events=tuple(event for event in steps.events if not isinstance(event, Op)))
+    )
+    assert (estimate.low, estimate.value, estimate.high) == (0.0, 0.0, 0.0)
+
+
 def test_stages_have_equal_shares() -> None:
     trace = update(forward=op(), backward=op(), optimizer=op())
     both = seconds(dataclasses.replace(trace, stages=2))

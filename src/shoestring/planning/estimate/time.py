@@ -94,6 +94,8 @@ def update_seconds(
         for parts in (low, typical, high):
             # One GPU has this phase only to add logical shards.
             parts["backward"] += parts.pop("exchange")
+    if not sum(typical.values()):  # a trace without operators, such as answers to no prompts
+        return Seconds(parts=typical, low=0.0, high=0.0, source=rates.source)
     if calibration and calibration.device == device.title:
         measured_spread, factor = calibration.spread, calibration.factor
         parts = {name: seconds * factor for name, seconds in typical.items()}
