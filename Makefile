@@ -77,7 +77,7 @@ laboratory: $(STAMP)
 # The long form of the proofs that `make test` holds in short.
 soak: $(STAMP)
 	SHOESTRING_SOAK=1 $(BIN)/python -m pytest -m 'slow or not slow' tests/invariants tests/crash
-	$(BIN)/python -m pytest -m slow --ignore tests/crash
+	$(BIN)/python -m pytest -n 2 -m slow --ignore tests/crash --ignore tests/invariants --ignore tests/lab
 
 # The documentation, into build/site; it needs no server and no network.
 site: $(STAMP)
@@ -100,7 +100,7 @@ endif
 
 # Every command and script of the documentation; `make test` executes the quick ones.
 docs-test: $(STAMP)
-	SHOESTRING_DOCS=1 $(BIN)/python -m pytest -n 2 tests/docs
+	SHOESTRING_DOCS=1 $(BIN)/python -m pytest -n 2 -m 'slow or not slow' tests/docs
 
 # Build the distributions into dist, and try the wheel in new environments, with torch and without it.
 release-check:

@@ -28,6 +28,7 @@ def test_the_spirals_are_classified(tmp_path):
     assert outcome.metrics["validation"]["loss"] < 0.1
 
 
+@pytest.mark.slow
 def test_two_networks_are_trained_in_stages(tmp_path):
     example = str(EXAMPLES / "gan.py")
     outcome = launch(example, {}, LaunchRequest(run=tmp_path / "whole"))
@@ -39,6 +40,7 @@ def test_two_networks_are_trained_in_stages(tmp_path):
     assert final_bits(tmp_path / "one") == final_bits(tmp_path / "two")
 
 
+@pytest.mark.slow
 def test_lines_of_text_are_staged_streamed_and_padded(tmp_path, monkeypatch):
     (tmp_path / "slow").mkdir()
     (tmp_path / "local").mkdir()
@@ -168,6 +170,7 @@ def train_accelerate(run, calls=0, number=signal.SIGTERM):
     return load_state(run)
 
 
+@pytest.mark.slow
 def test_accelerate_loop_continues_to_the_same_bits(tmp_path):
     """A signal ends a session with a save. A kill loses the updates since the last save, and they are repeated."""
     assert len((EXAMPLES / "accelerate_loop.py").read_text().splitlines()) < 50

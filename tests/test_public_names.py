@@ -247,7 +247,7 @@ def test_unknown_flag_is_refused(shoestring_command):
 
 def test_json_of_estimate_and_plan_has_old_keys(shoestring_command):
     for verb, expected in (("estimate", ESTIMATE), ("plan", PLAN)):
-        status, out, _ = shoestring_command(verb, "temporal", "--on", "kaggle-t4", "--json")
+        status, out, _ = shoestring_command(verb, "temporal", "--on", "kaggle-t4", "--set", "size=tiny", "--json")
         assert status == 0 and lacking(json.loads(out), expected) == [], verb
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from shoestring.cli.commands import app
+from tests.slow import slow_except
 
 FINISHED = Path(__file__).parent / "fixtures" / "version_0_1_0" / "finished"
 HIDING = """
@@ -84,7 +85,9 @@ def test_the_library_is_hidden(run):
     assert findings["packages"]["hint"].startswith("pip install 'torch>=2.10,<3'")
 
 
-@pytest.mark.parametrize("command", NOT_NEEDING_TORCH)
+@pytest.mark.parametrize(
+    "command", slow_except(NOT_NEEDING_TORCH, *(command for command in NOT_NEEDING_TORCH if "notebook" not in command))
+)
 def test_commands_that_need_no_torch(run, command):
     process = run(command)
     assert process.returncode == 0, process.stderr

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import shoestring
 from shoestring.answers import live
 from shoestring.runs.train.session import LaunchRequest
@@ -48,6 +50,7 @@ def test_the_child_gets_everything_that_train_was_called_with(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_the_child_trains_with_a_plan_of_its_device(tmp_path):
     plan = shoestring.plan("temporal", on="cpu", size="tiny", micro_batch=32)
     request = LaunchRequest(run=tmp_path, on="cpu")

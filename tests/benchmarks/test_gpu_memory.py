@@ -58,6 +58,7 @@ def run(folder: Path, measure: Any, *arguments: str) -> tuple[int, dict[str, Any
     return status, json.loads(out.read_text("utf-8"))
 
 
+@pytest.mark.slow
 def test_row_has_estimate_and_measurement(fake_gpu: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     measure = FakeMeasure(reserved=100 * MIB)
     status, content = run(tmp_path, measure)
@@ -111,6 +112,7 @@ def test_missing_gpu_is_invalid_usage(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert "no NVIDIA GPU" in output.err and "--dry-run" in output.err and not output.out
 
 
+@pytest.mark.slow
 def test_dry_run_runs_the_engine_without_measuring(
     fake_estimate: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

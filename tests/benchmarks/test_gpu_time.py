@@ -104,6 +104,7 @@ def test_warm_updates_of_the_engine_are_timed(monkeypatch: pytest.MonkeyPatch) -
     assert len(answer["seconds"]) == clock.MIN_UPDATES
 
 
+@pytest.mark.slow
 def test_script_answers_with_the_error_of_a_case() -> None:
     answer = time.measure_in_process(Case(model="nothing", settings=LAYER.settings), "cpu", 60)
     assert "nothing" in answer["error"]

@@ -103,6 +103,7 @@ def test_lora_rows_compare_allocated_reserved_and_process(configs: Path, capsys:
     assert all(table_cells(table, "nf4", "sdpa")[:2] == ["shoestring", "1"] for table in tables)
 
 
+@pytest.mark.slow
 def test_training_rows_use_local_and_hub_models(configs: Path) -> None:
     pytest.importorskip("transformers")
     row = {"id": "T1", "gpu": "T4", "num_gpus": "1", "model": "gpt-11m", "precision": "fp32"}
@@ -125,6 +126,7 @@ def test_training_rows_use_local_and_hub_models(configs: Path) -> None:
     assert "Lion" in lion["skipped"]
 
 
+@pytest.mark.slow
 def test_column_sharding_chooses_ddp_or_fsdp(configs: Path) -> None:
     row = {"gpu": "T4", "num_gpus": "2", "model": "gpt-11m", "precision": "fp32", "optimizer": "AdamW"}
     row |= {"micro_batch": "1", "seq_len_or_image": "8", "checkpointing": "0", "allocated_bytes": "200000000"}

@@ -7,6 +7,7 @@ import pytest
 from benchmarks.speed import start
 
 
+@pytest.mark.slow
 def test_one_round_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "start.json"
     assert start.main(["--times", "1", "--set", "size=tiny", "--json", str(out)]) == 0

@@ -45,6 +45,7 @@ def scores_of(set_name: str, rows: list[dict[str, str]], folder: Path) -> list[d
     return scores
 
 
+@pytest.mark.slow
 def test_rows_become_seconds_with_a_range(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [
         ROW,
@@ -66,6 +67,7 @@ def test_rows_become_seconds_with_a_range(tmp_path: Path, capsys: pytest.Capture
     assert "T4, someone/else: " in output and "T4, petuum/adaptdl: " in output
 
 
+@pytest.mark.slow
 def test_weights_that_fsdp_gathers_take_time(tmp_path: Path) -> None:
     rows = [ROW | {"id": name, "num_gpus": "2", "sharding": name} for name in ("ddp", "zero3")]
     ddp, zero3 = scores_of("train", rows, tmp_path)

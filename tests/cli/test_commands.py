@@ -132,6 +132,7 @@ def test_plan_for_kaggle_compares_its_machines_and_ends_with_a_command(run_comma
     assert [plan["target"] for plan in json.loads(out)] == list(machines("kaggle"))
 
 
+@pytest.mark.slow
 def test_plan_without_fit_names_changes(run_command, mine, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     mine.write_text(mine.read_text().replace("nn.Linear(3, 1)", "nn.Linear(3, 3000000000)"))
@@ -300,6 +301,7 @@ def test_damaged_checkpoint_is_named_and_skipped(run_command, mine):
     assert out.startswith("finished")
 
 
+@pytest.mark.slow
 def test_failing_recipe_ends_with_status_1(mine, tmp_path):
     mine.write_text(mine.read_text().replace(".mean()", ".mean() * float('nan')"))
     process = subprocess.run(

@@ -19,6 +19,7 @@ from shoestring.runs.train import starting
 from shoestring.training.monitor.events import read
 from tests.mine import Mine
 from tests.sessions import final_bits
+from tests.slow import slow_except
 from tests.training.checkpoint.faults import Disk, failing, failing_from
 
 ERRORS = (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EIO)
@@ -76,7 +77,7 @@ def planned(folder, monkeypatch):
     return final_bits(run), disk.operations
 
 
-@pytest.mark.parametrize("strike", [failing, failing_from], ids=["once", "from then on"])
+@pytest.mark.parametrize("strike", slow_except({"once": failing, "from then on": failing_from}, "once"))
 def test_failing_operation_ends_in_one_error_and_the_same_bits(planned, folder, strike):
     bits, operations = planned
     run = folder / "run"

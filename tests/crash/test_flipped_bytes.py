@@ -12,6 +12,7 @@ from shoestring.base.errors import ShoestringError
 from shoestring.training.monitor.events import read
 from tests.runs.test_evaluate import planned
 from tests.sessions import light_bits, session
+from tests.slow import slow_except
 
 RECIPE = """
 import torch
@@ -59,7 +60,7 @@ def recipe(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("status", ["finished", "paused"])
+@pytest.mark.parametrize("status", slow_except(["finished", "paused"], "paused"))
 def test_flipped_byte_is_reported_or_has_no_effect(tmp_path, recipe, status, capsys):
     original, run, rng = tmp_path / "original", tmp_path / "run", random.Random(0)
     session(str(recipe), original, SETTINGS, **({"stop": "limit", "at": 8} if status == "paused" else {}))

@@ -127,6 +127,7 @@ def test_every_link_leads_to_a_file_and_an_anchor(site):
     assert not dead
 
 
+@pytest.mark.slow
 @needs_browser
 def test_pages_fit_phones_and_desktops_and_are_readable_in_both_color_schemes(site, server, tmp_path):
     text = MEASURE.replace("WIDTHS", json.dumps(WIDTHS)).replace("PAGES", json.dumps(pages(site)))

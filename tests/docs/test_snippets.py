@@ -15,8 +15,7 @@ from tests.docs.snippets import EXECUTED, PAGES, REASONS, ROOT, SnippetError, co
 QUICK = (
     "index",
     "explanation/estimates",
-    *(f"guides/{name}" for name in ("data", "disk", "memory", "notebook", "out_of_memory", "troubleshooting")),
-    "reference/settings",
+    "guides/troubleshooting",
 )
 """Pages that take a few seconds. `make docs-test` executes the others as well."""
 

@@ -155,6 +155,7 @@ def test_processes_continue_bit_for_bit(tmp_path):
     assert final_state(run) == final_state(whole)
 
 
+@pytest.mark.slow
 def test_out_of_memory_halves_the_microbatch_of_all(tmp_path, monkeypatch):
     """A recipe's trainer is made again with smaller microbatches in all processes."""
 

@@ -21,6 +21,7 @@ from shoestring.training.engine.precision import mixed_precision
 from shoestring.training.engine.update import update
 from shoestring.training.monitor.events import read
 from tests.sessions import final_bits, session
+from tests.slow import slow_except
 
 CPU = torch.device("cpu")
 
@@ -303,7 +304,7 @@ def first_and_last(row):
     return torch.tensor([row[0], row[1], row[-2], row[-1]])
 
 
-@pytest.mark.parametrize("recipe", [Mapped, Sharded])
+@pytest.mark.parametrize("recipe", slow_except([Mapped, Sharded], Sharded))
 def test_data_larger_than_memory_gives_the_same_bits(recipe, tmp_path):
     file = tmp_path / "rows.bin"
     table = np.memmap(file, dtype=np.float32, mode="w+", shape=(ROWS, WIDTH))

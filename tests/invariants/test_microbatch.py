@@ -57,13 +57,18 @@ def trajectory(architecture, micro_batch, dtype, *, batch_statistics=False):
     return torch.tensor(losses, dtype=torch.float64), samples, schedule
 
 
-@pytest.fixture(scope="module", params=["lstm", "transformer", "mlp"])
-def architecture(request):
-    return request.param
-
-
 # Loss sums are in fp32 for any dtype of the model, hence not 1e-15 for float64.
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-6), (torch.float32, 2e-4)])
+@pytest.mark.parametrize(
+    ("architecture", "dtype", "tolerance"),
+    [
+        ("transformer", torch.float64, 1e-6),
+        pytest.param("mlp", torch.float64, 1e-6, marks=pytest.mark.slow),
+        ("mlp", torch.float32, 2e-4),
+        pytest.param("transformer", torch.float32, 2e-4, marks=pytest.mark.slow),
+        pytest.param("lstm", torch.float64, 1e-6, marks=pytest.mark.slow),
+        pytest.param("lstm", torch.float32, 2e-4, marks=pytest.mark.slow),
+    ],
+)
 def test_updates_are_equal_for_any_microbatch(architecture, dtype, tolerance):
     losses, samples, schedule = trajectory(architecture, EFFECTIVE, dtype)
     assert losses[-10:].mean() < losses[:10].mean()

@@ -17,6 +17,7 @@ from shoestring.planning.planner import make_plan
 from shoestring.planning.search import fastest
 from shoestring.recipe.finding import find
 from tests.planning.shared_tracers import cached_traces, tracer  # noqa: F401 - a fixture
+from tests.slow import slow_except
 
 pytestmark = pytest.mark.usefixtures("cached_traces")
 
@@ -73,6 +74,11 @@ class Heavy(Layers):
         return torch.zeros(size, 256, 1024)
 
 
+KIND = pytest.mark.parametrize(
+    "kind", slow_except({kind.__name__: kind for kind in (Layers, Normed, Heavy)}, "Normed", "Heavy")
+)
+
+
 def with_memory(mib, target=T4):
     return dataclasses.replace(target, device=dataclasses.replace(target.device, memory_bytes=mib * MIB))
 
@@ -82,7 +88,13 @@ def search_plan(kind, mib, settings=None):
 
 
 @pytest.mark.parametrize(
-    ("kind", "min_mib", "max_mib"), [(Layers, 300, 1500), (Normed, 290, 700), (Heavy, 400, 800)], ids=str
+    ("kind", "min_mib", "max_mib"),
+    [
+        pytest.param(Layers, 300, 1500, marks=pytest.mark.slow),
+        pytest.param(Normed, 290, 700, marks=pytest.mark.slow),
+        (Heavy, 400, 800),
+    ],
+    ids=str,
 )
 def test_more_memory_never_gives_a_worse_plan(kind, min_mib, max_mib):
     steps = 60 if os.environ.get("SHOESTRING_SOAK") else 14
@@ -102,7 +114,7 @@ def test_two_gpus_never_give_a_slower_plan_than_one(kind, mib):
     assert two_gpus.seconds <= one_gpu.seconds
 
 
-@pytest.mark.parametrize("kind", [Layers, Normed, Heavy], ids=lambda kind: kind.__name__)
+@KIND
 @pytest.mark.parametrize("fixed", [{"precision": "fp32"}, {"precision": "fp16", "checkpointing": "full"}], ids=str)
 def test_larger_microbatch_never_has_a_lower_peak(kind, fixed):
     candidates = Candidates(tracer(kind), find(kind()), with_memory(16_000))
@@ -141,7 +153,7 @@ def test_limit_never_makes_a_plan_faster_or_better():
         assert not limited.sessions or limited.hours >= unlimited.hours
 
 
-@pytest.mark.parametrize("kind", [Layers, Normed, Heavy], ids=lambda kind: kind.__name__)
+@KIND
 def test_settings_of_a_plan_fit_when_estimated(kind):
     sizes = (300, 400, 600, 1100, 3000) if os.environ.get("SHOESTRING_SOAK") else (400,)
     for mib in sizes:

@@ -12,6 +12,7 @@ from torch.utils.data import TensorDataset
 from shoestring.training.monitor.events import read
 from tests.ranks import run_ranks
 from tests.sessions import final_bits, session
+from tests.slow import slow_except
 
 SHARDS = 4
 
@@ -103,7 +104,7 @@ def train_with(size, run, tmp_path, *, make_recipe=lambda rank: Tokens(), values
     return run_ranks(size, act, tmp_path)
 
 
-@pytest.mark.parametrize("sharding", ["ddp", "zero1"])
+@pytest.mark.parametrize("sharding", slow_except(["ddp", "zero1"], "zero1"))
 def test_numbers_of_processes_have_equal_bits(tmp_path, sharding):
     """Also if each session has another number of processes and is stopped within an epoch."""
     values = {"sharding": sharding}
@@ -158,11 +159,11 @@ class Failing(Tokens):
 @pytest.mark.parametrize(
     ("phase", "rank", "count", "count_alone", "failed_update"),
     [
-        ("forward", 1, 4, 6, 1),
+        pytest.param("forward", 1, 4, 6, 1, marks=pytest.mark.slow),
         ("backward", 0, 3, 7, 1),
-        ("step", 1, 3, 3, 2),
-        ("evaluation", 1, 3, 5, 5),
-        ("combine", 0, 1, 1, 5),
+        pytest.param("step", 1, 3, 3, 2, marks=pytest.mark.slow),
+        pytest.param("evaluation", 1, 3, 5, 5, marks=pytest.mark.slow),
+        pytest.param("combine", 0, 1, 1, 5, marks=pytest.mark.slow),
     ],
 )
 def test_out_of_memory_on_one_rank(tmp_path, phase, rank, count, count_alone, failed_update):

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.sessions import final_bits, session
+from tests.slow import slow_except
 
 ARCHITECTURES = ("lstm", "transformer", "mlp")
 # An epoch has 11 updates: two stops in the first one, then one in the last update of the second, which the next session
@@ -29,7 +30,7 @@ def values(architecture):
     }
 
 
-@pytest.fixture(scope="module", params=ARCHITECTURES)
+@pytest.fixture(scope="module", params=slow_except(ARCHITECTURES, "lstm"))
 def straight(request, tmp_path_factory):
     """Return the architecture and the bits of a run that was never stopped."""
     run = tmp_path_factory.mktemp(request.param)

@@ -17,8 +17,7 @@ from shoestring.planning.gpus import search
 from shoestring.planning.trace import Tracer
 from shoestring.recipe.finding import choose
 from tests.hardware.measured_files import CPU
-
-SLOW = pytest.mark.slow
+from tests.slow import slow_except
 
 
 @pytest.fixture
@@ -45,10 +44,7 @@ def noisy(monkeypatch, tmp_path):
         function.cache_clear()
 
 
-@pytest.mark.parametrize(
-    "recipe",
-    ["temporal", "finetune", *(pytest.param(name, marks=SLOW) for name in ("legal", "cloud", "vqa"))],
-)
+@pytest.mark.parametrize("recipe", slow_except(["temporal", "finetune", "legal", "cloud", "vqa"], "temporal"))
 def test_noisy_rates_choose_one_set_of_settings_and_change_the_times(recipe, noisy):
     loaded, requested = choose(recipe, {"size": "tiny"})
     chosen, times = set(), set()
@@ -60,6 +56,7 @@ def test_noisy_rates_choose_one_set_of_settings_and_change_the_times(recipe, noi
     assert len(chosen) == 1 and len(times) == 20
 
 
+@pytest.mark.slow
 def test_rates_that_the_user_gives_are_decisive(noisy):
     loaded, _ = choose("temporal", {"size": "tiny"})
     target = noisy()

@@ -141,6 +141,7 @@ def train_failing(run, tmp_path, *, ranks=(0, 1), **fails_at):
     return run_ranks(2, act, tmp_path)
 
 
+@pytest.mark.slow
 def test_out_of_memory_on_all_ranks(tmp_path):
     """All take half the microbatch; a block that ran out of memory leaves no trace in FSDP2."""
     bits = {}
@@ -160,9 +161,9 @@ def test_out_of_memory_on_all_ranks(tmp_path):
     ("ranks", "fails_at", "statuses"),
     [
         ((0,), {"backward_of_a_block": 4}, {75, 76}),  # the other waits for its gradients
-        ((0,), {"evaluation": 8}, {75, 76}),
-        ((1,), {"evaluated": 8}, {76}),  # the other waits for the next batch
-        ((1,), {"step": 3}, {0}),  # the other waits for the agreement
+        pytest.param((0,), {"evaluation": 8}, {75, 76}, marks=pytest.mark.slow),
+        pytest.param((1,), {"evaluated": 8}, {76}, marks=pytest.mark.slow),  # the other waits for the next batch
+        pytest.param((1,), {"step": 3}, {0}, marks=pytest.mark.slow),  # the other waits for the agreement
     ],
 )
 def test_out_of_memory_on_one_rank(tmp_path, monkeypatch, ranks, fails_at, statuses):

@@ -108,6 +108,7 @@ def test_weeks_of_waiting_count_until_the_end():
     assert calendar_hours(planned, []) == pytest.approx(sum(session.hours for session in planned))
 
 
+@pytest.mark.slow
 def test_the_cheapest_target_that_is_done_in_time():
     loaded, _ = choose("temporal", {"rows": 500_000})
     names = ["rtx4090", "kaggle-t4", "h100", "t4"]

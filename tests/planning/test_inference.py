@@ -93,6 +93,7 @@ def test_cache_of_generated_texts_counts():
     assert plan.inputs_per_second is None and "not predicted" in str(plan)
 
 
+@pytest.mark.slow
 def test_command_prints_plans_of_several_targets(run_command):
     status, out, _ = run_command(
         "plan", "temporal", "--for", "predict", "--on", "t4", "--on", "p100", "--set", "size=tiny", "--json"

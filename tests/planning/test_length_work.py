@@ -14,6 +14,8 @@ from shoestring.recipe.finding import choose
 from tests.planning.estimate.example_traces import FACTS
 
 CPU = find("cpu")
+FIXED = Settings(micro_batch=4, precision="fp32", checkpointing="no")
+"""Settings of a plan that has nothing to choose."""
 
 
 def test_shares_are_on_a_line_and_at_least_half_in_proportion():
@@ -24,6 +26,7 @@ def test_shares_are_on_a_line_and_at_least_half_in_proportion():
     assert PROPORTIONAL.share(0.3) == 0.3
 
 
+@pytest.mark.slow
 def test_work_of_an_encoder_does_not_depend_on_the_length():
     legal = choose("legal", {"size": "tiny", "rows": 100, "row_tokens": 64})[0]
     vqa = choose("vqa", {"size": "tiny", "rows": 100, "row_tokens": 8})[0]
@@ -35,6 +38,7 @@ def test_work_of_an_encoder_does_not_depend_on_the_length():
     assert shares["vqa"] > 0.3  # the image is encoded once, however long the texts are
 
 
+@pytest.mark.slow
 def test_lengths_that_are_not_known_or_the_greatest_are_not_traced():
     for values in ({"rows": 100}, {"rows": 100, "row_tokens": 512}):
         loaded = choose("legal", {"size": "tiny", **values})[0]
@@ -51,7 +55,7 @@ def test_load_counts_the_work_of_padded_samples():
 
 def test_a_plan_of_short_samples_is_faster_and_needs_the_memory_of_the_longest():
     plans = [
-        make_plan(choose("legal", {"rows": 100, "size": "tiny", **values})[0], CPU, Settings())
+        make_plan(choose("legal", {"rows": 100, "size": "tiny", **values})[0], CPU, FIXED)
         for values in ({}, {"row_tokens": 32})
     ]
     longest, short = plans

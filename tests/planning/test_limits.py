@@ -57,6 +57,7 @@ def with_memory(mib):
     return dataclasses.replace(T4, device=dataclasses.replace(T4.device, memory_bytes=mib * MIB))
 
 
+@pytest.mark.slow
 def test_largest_fitting_sample_is_proposed_for_memory():
     plan = plan_for(with_memory(460))
     assert (plan.verdict, plan.binding.name, plan.fits) == ("fits with changes", "GPU memory", False)

@@ -107,21 +107,23 @@ def test_plan_has_the_notes_of_the_recipe():
     assert "the data are synthetic <zeros>" in console.export_text()
 
 
-def test_calibration_of_another_device_is_reported_but_not_used(temporal):
+def test_calibration_of_another_device_is_reported_but_not_used():
     spread = Spread(low=0.9, high=1.1, source="30 updates measured in first (legal): 2.00 times the prediction")
     calibration = Calibration(device="NVIDIA T4", factor=2.0, spread=spread, input_seconds=0.0, save_rate=None)
-    predicted = temporal.time.predicted.update_seconds
-    target, settings = temporal.target, temporal.settings
-    calibrated = make_plan(find("temporal"), target, settings, calibration=calibration)
+    target = targets.find("kaggle-t4")
+    plan = make_plan(find(Epochs()), target, Settings())
+    predicted = plan.time.predicted.update_seconds
+    calibrated = make_plan(find(Epochs()), target, plan.settings, calibration=calibration)
     assert calibrated.time.predicted.update_seconds == pytest.approx(2 * predicted)
     assert f"time: the prediction is calibrated with {spread.source}" in calibrated.reasons
     calibration = dataclasses.replace(calibration, device="an A10")
-    uncalibrated = make_plan(find("temporal"), target, settings, calibration=calibration)
+    uncalibrated = make_plan(find(Epochs()), target, plan.settings, calibration=calibration)
     assert uncalibrated.time.predicted.update_seconds == pytest.approx(predicted)
     reason = "the measurement was on an A10, not on NVIDIA T4"
     assert any(reason in line for line in uncalibrated.reasons)
 
 
+@pytest.mark.slow
 def test_plans_are_reproducible(temporal):
     assert shoestring.plan("temporal", on="kaggle-t4").json() == temporal.json()
 
@@ -260,6 +262,7 @@ def test_comparison_uses_one_tracer(monkeypatch):
     assert second.json() == make_plan(find(Epochs()), targets.find("a100-80"), Settings(), thorough=True).json()
 
 
+@pytest.mark.slow
 def test_plan_reports_that_only_one_gpu_is_used():
     plan = shoestring.plan("temporal", on="kaggle-t4x2", size="tiny")
     assert any("one of the 2 GPUs" in reason for reason in plan.reasons)

@@ -14,6 +14,7 @@ from shoestring.base.processes import is_running
 from shoestring.planning.measurement import Measurement
 from shoestring.runs.check.probe import probing
 from shoestring.training.checkpoint.store import Store
+from tests.slow import slow_except
 
 MINE = """
 import os, pathlib, time
@@ -93,6 +94,7 @@ def test_a_plan_that_was_measured_is_not_measured_again(recipe, tmp_path, monkey
     assert read_plan(tmp_path / "run")["measured"] == plan.json()["measured"]
 
 
+@pytest.mark.slow
 def test_a_probe_without_time_data_or_a_file_is_left_out(recipe, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(probing, "run_child", lambda *_, **__: pytest.fail("measured"))
     shoestring.train(str(recipe), run=tmp_path / "short", on="cpu", probe=True, limit_seconds=30)
@@ -119,7 +121,12 @@ def test_a_probe_without_time_data_or_a_file_is_left_out(recipe, tmp_path, monke
 
 
 @pytest.mark.parametrize(
-    ("variable", "flags", "expected"), [("0", [], False), ("0", ["--probe"], True), ("1", ["--no-probe"], False)]
+    ("variable", "flags", "expected"),
+    [
+        pytest.param("0", [], False, marks=pytest.mark.slow),
+        ("0", ["--probe"], True),
+        ("1", ["--no-probe"], False),
+    ],
 )
 def test_flags_and_the_environment_switch_the_probe(recipe, run_command, monkeypatch, variable, flags, expected):
     monkeypatch.setenv("SHOESTRING_PROBE", variable)
@@ -147,7 +154,7 @@ def wait_for_end(pid):
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", slow_except([signal.SIGKILL, signal.SIGTERM, signal.SIGINT], signal.SIGTERM))
 def test_training_begins_after_a_probe_that_was_interrupted(recipe, tmp_path, number):
     (tmp_path / "hang").touch()
     process, pid = start_training(recipe, tmp_path / "run")

@@ -96,6 +96,7 @@ def test_uninstalled_package_is_named(run):
         assert error.value.hint.endswith("install line-fitting==1.2")
 
 
+@pytest.mark.slow
 def test_plan_proposes_what_the_options_of_a_package_declare(with_package):
     plan = shoestring.plan("line", on="t4", width=2**27, optimizer_kernel="foreach")
     assert not plan.fits

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.slow import slow_except
+
 DEFER = "from shoestring.techniques import deferred_compiler; deferred_compiler.defer_compiler()"
 IS_LOADED = "'torch._dynamo.eval_frame' in sys.modules"
 
@@ -35,7 +37,7 @@ def run_code(*lines: str) -> list[str]:
     return process.stdout.splitlines()
 
 
-@pytest.mark.parametrize("optimizer", ["AdamW", "SGD", "Adafactor"])
+@pytest.mark.parametrize("optimizer", slow_except(["AdamW", "SGD", "Adafactor"], "AdamW"))
 def test_training_without_the_compiler_gives_the_same_bits(optimizer: str) -> None:
     train = TRAIN.format(optimizer=optimizer)
     weights, is_compiler_loaded = run_code(DEFER, train, f"print({IS_LOADED})")
@@ -63,13 +65,16 @@ def test_compilation_loads_the_compiler_for_optimizers_too() -> None:
 
 @pytest.mark.parametrize(
     "access",
-    [
-        "import torch._dynamo.utils",
+    slow_except(
+        [
+            "import torch._dynamo.utils",
+            "from torch._dynamo import allow_in_graph",
+            "torch._dynamo.reset()",
+            "from torch._dynamo.source import LocalSource",
+            "torch._dynamo.disable(torch.nn.Linear(1, 1))",
+        ],
         "from torch._dynamo import allow_in_graph",
-        "torch._dynamo.reset()",
-        "from torch._dynamo.source import LocalSource",
-        "torch._dynamo.disable(torch.nn.Linear(1, 1))",
-    ],
+    ),
 )
 def test_other_access_loads_the_compiler(access: str) -> None:
     lines = (
@@ -87,12 +92,13 @@ def test_iterating_over_all_modules_loads_nothing() -> None:
     assert run_code(DEFER, iterate, f"print({IS_LOADED})") == ["False"]
 
 
+@pytest.mark.slow
 def test_loaded_compiler_is_not_replaced() -> None:
     load = "import torch._dynamo; compiler = torch._dynamo"
     assert run_code(load, DEFER, "print(compiler is torch._dynamo is sys.modules['torch._dynamo'])") == ["True"]
 
 
-@pytest.mark.parametrize("broken", ["raise ImportError('another layout')", None])
+@pytest.mark.parametrize("broken", slow_except(["raise ImportError('another layout')", None], None))
 def test_compiler_is_loaded_if_its_settings_cannot_be(broken: str | None, tmp_path: str) -> None:
     """The file of settings is missing in this torch, or fails to import."""
     defer = f"""

@@ -127,7 +127,7 @@ def test_narrow_screen_scrolls_figures_not_the_page(page, tmp_path):
     assert boxes["accuracy on validation data"][2] < 500
 
 
-@pytest.mark.parametrize(("scheme", "dark"), [(0, True), (1, False)])
+@pytest.mark.parametrize(("scheme", "dark"), [(0, True), pytest.param(1, False, marks=pytest.mark.slow)])
 def test_page_follows_the_preferred_color_scheme(page, tmp_path, scheme, dark):
     screenshot = tmp_path / "page.png"
     setting = f"--blink-settings=preferredColorScheme={scheme}"

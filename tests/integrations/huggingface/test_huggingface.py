@@ -192,6 +192,7 @@ def test_chunked_loss_requires_a_plain_causal_model(tmp_path):
         loaded.recipe.loss(model, loaded.recipe.batch(1))
 
 
+@pytest.mark.slow
 def test_chunked_loss_never_stores_all_logits(llama):
     def largest_storage(**options):
         trace = trace_recipe(forked(load(f"hf:{llama}", {"seq_len": 200, "effective_batch": 2, **options})))
@@ -201,6 +202,7 @@ def test_chunked_loss_never_stores_all_logits(llama):
     assert largest_storage() >= 4 * 2 * 200 * vocabulary > largest_storage(loss_chunk=8)
 
 
+@pytest.mark.slow
 def test_bitsandbytes_states_take_one_byte_per_value(llama):
     whole, small, paged = (
         bytes_of(

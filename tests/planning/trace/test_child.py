@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from shoestring.techniques import deferred_compiler
 
 TRACING_SCRIPT = """
@@ -27,6 +29,7 @@ print(json.dumps([trace, "torch._dynamo.eval_frame" in sys.modules, process_byte
 """
 
 
+@pytest.mark.slow
 def test_trace_is_the_same_without_the_compiler() -> None:
     outputs = []
     for spared in (True, False):

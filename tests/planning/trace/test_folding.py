@@ -258,25 +258,44 @@ AMPERE = {"capability": (8, 0)}
 @pytest.mark.parametrize(
     ("family", "options", "settings", "calls"),
     [
-        ("llama", {"lora_r": 4, "quantization": "nf4"}, {"checkpointing": "full"}, CALLS),
+        pytest.param(
+            "llama", {"lora_r": 4, "quantization": "nf4"}, {"checkpointing": "full"}, CALLS, marks=pytest.mark.slow
+        ),
         ("llama", {"lora_r": 4}, {"packing": "yes"}, CALLS),
-        ("llama", {"lora_r": 4}, {"gpus": 2, "sharding": "zero1", "accumulate": 2}, 4 * (LAYERS - 3)),
+        pytest.param(
+            "llama",
+            {"lora_r": 4},
+            {"gpus": 2, "sharding": "zero1", "accumulate": 2},
+            4 * (LAYERS - 3),
+            marks=pytest.mark.slow,
+        ),
         ("llama", {"lora_r": None}, {"gpus": 2, "precision": "fp32", "checkpointing": "full"}, CALLS),
-        (
+        pytest.param(
             "llama",
             {"lora_r": 4},
             {"gpus": 2, "sharding": "zero3", "checkpointing": "full", "accumulate": 2},
             4 * (LAYERS - 3),
+            marks=pytest.mark.slow,
         ),
-        ("mistral", {"lora_r": None}, {"gpus": 2, "sharding": "zero2", "checkpointing": "2"}, 2),
-        ("llama", {"lora_r": None}, {"capability": None, "precision": "fp32"}, CALLS),
-        ("qwen2", {"lora_r": None}, {}, CALLS),
-        ("qwen2", {"lora_r": 4, "method": "dpo"}, {"precision": "bf16", **AMPERE}, 2 * CALLS),
+        pytest.param(
+            "mistral",
+            {"lora_r": None},
+            {"gpus": 2, "sharding": "zero2", "checkpointing": "2"},
+            2,
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "llama", {"lora_r": None}, {"capability": None, "precision": "fp32"}, CALLS, marks=pytest.mark.slow
+        ),
+        pytest.param("qwen2", {"lora_r": None}, {}, CALLS, marks=pytest.mark.slow),
+        pytest.param(
+            "qwen2", {"lora_r": 4, "method": "dpo"}, {"precision": "bf16", **AMPERE}, 2 * CALLS, marks=pytest.mark.slow
+        ),
         ("qwen3", {"lora_r": None}, {"precision": "bf16", **AMPERE}, CALLS),
-        ("gemma2", {"lora_r": None}, {"accumulate": 2}, 4 * 2),
-        ("gemma3_text", {"lora_r": None}, {"checkpointing": "5"}, 2 * (2 + 2)),
-        ("mistral", {"lora_r": None}, {"checkpointing": "2"}, 2),
-        ("olmo2", {"lora_r": None}, {}, CALLS),
+        pytest.param("gemma2", {"lora_r": None}, {"accumulate": 2}, 4 * 2, marks=pytest.mark.slow),
+        pytest.param("gemma3_text", {"lora_r": None}, {"checkpointing": "5"}, 2 * (2 + 2), marks=pytest.mark.slow),
+        pytest.param("mistral", {"lora_r": None}, {"checkpointing": "2"}, 2, marks=pytest.mark.slow),
+        pytest.param("olmo2", {"lora_r": None}, {}, CALLS, marks=pytest.mark.slow),
     ],
 )
 def test_language_model(

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+pytestmark = pytest.mark.slow  # all tests need the records of all models
 ROOT = Path(__file__).parents[3]
 
 Records = dict[str, dict[str, Any]]

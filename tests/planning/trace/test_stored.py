@@ -6,6 +6,7 @@ from shoestring.base.settings import Settings
 from shoestring.hardware.catalog import DEVICES
 from shoestring.planning.trace import StoredTraces, Tracer
 from shoestring.recipe import finding
+from tests import mine
 from tests.planning.trace.sample_recipes import Linears
 
 SETTINGS = Settings(micro_batch=2, precision="fp32")
@@ -22,14 +23,14 @@ def trace(path: Path, loaded: finding.LoadedRecipe, settings: Settings = SETTING
 
 
 def test_stored_trace_is_not_made_again(tmp_path: Path) -> None:
-    path, loaded = tmp_path / "planning.jsonl", finding.load("temporal", {"size": "tiny"})
+    path, loaded = tmp_path / "planning.jsonl", finding.load(mine.__file__, {"effective_batch": 6})
     first, requests = trace(path, loaded)
     assert requests == ["open", "trace"]
     path.write_bytes(b"damaged\n" + path.read_bytes() + path.read_bytes()[:100])
     second, requests = trace(path, loaded)
     assert requests == ["open"]
     assert first == second
-    other = finding.load("temporal", {"size": "tiny", "seq_len": 17})
+    other = finding.load(mine.__file__, {"effective_batch": 7})
     assert trace(path, other)[1] == ["open", "trace"]
     assert trace(path, loaded, SETTINGS.replace(micro_batch=3))[1] == ["open", "trace"]
     path.write_bytes(path.read_bytes().replace(b'"micro_batch": 2', b'"micro_batch": 4'))

@@ -18,6 +18,7 @@ from shoestring.hardware.catalog import DEVICES
 from shoestring.planning.trace import Tracer, child_process
 from shoestring.recipe import finding
 from tests.planning.trace.sample_recipes import Linears
+from tests.slow import slow_except
 
 T4 = DEVICES["t4"]
 
@@ -92,13 +93,20 @@ def no_remaining_child() -> Iterator[None]:
     assert len(children()) == before
 
 
-@pytest.fixture(params=["spawned", "forked"], autouse=True)
+BOTH = pytest.mark.parametrize("child_kind", ["spawned", "forked"], indirect=True)
+"""A child that imports torch shows almost nothing that a forked one does not; it takes seconds more."""
+OWN_CHILDREN = pytest.mark.parametrize("child_kind", ["forked"], indirect=True)
+"""The test chooses its children."""
+
+
+@pytest.fixture(params=slow_except(["spawned", "forked"], "forked"), autouse=True)
 def child_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Run the test with a child that imports torch itself, and with one that inherits it from this process."""
     monkeypatch.setattr(child_process, "_torch_can_be_shared", lambda: request.param == "forked")
     return str(request.param)
 
 
+@BOTH
 def test_child_serves_several_requests_despite_prints(odd_recipes: Path) -> None:
     with Tracer(finding.load(f"{odd_recipes}:Base", {})) as recipe_tracer:
         assert recipe_tracer.facts.parameters_total == 5
@@ -160,6 +168,7 @@ def replaced_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child_process, "_serve_forked", serve_without_handler)
 
 
+@BOTH
 @pytest.mark.usefixtures("replaced_handlers")
 def test_abort_is_named_with_its_line(odd_recipes: Path) -> None:
     with Tracer(finding.load(f"{odd_recipes}:Dying", {})) as recipe_tracer:
@@ -208,6 +217,8 @@ def test_live_recipe_is_inherited_by_fork() -> None:
         assert recipe_tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4).events
 
 
+@pytest.mark.slow
+@OWN_CHILDREN
 def test_live_recipe_is_sent_to_a_new_process_if_torch_cannot_trace_in_a_forked_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -230,6 +241,7 @@ def test_live_recipe_is_sent_to_a_new_process_if_torch_cannot_trace_in_a_forked_
     assert children() == other_children
 
 
+@OWN_CHILDREN
 @pytest.mark.skipif(not torch.version.cuda, reason="only a build with CUDA forbids a backward in a forked child")
 def test_backward_after_fork_is_tried() -> None:
     # A simulated device is enough for the threads of the backward.
@@ -298,11 +310,14 @@ end.set()
 """
 
 
+@pytest.mark.slow
+@OWN_CHILDREN
 def test_torch_is_shared_without_cuda_and_threads() -> None:
     process = subprocess.run([sys.executable, "-c", SHARING_SCRIPT], capture_output=True, text=True, check=True)
     assert process.stdout.split() == ["False", "True", "False", "False"]
 
 
+@OWN_CHILDREN
 def test_trace_is_the_same_in_either_child(monkeypatch: pytest.MonkeyPatch) -> None:
     traces = []
     for shared in (False, True):
@@ -314,6 +329,7 @@ def test_trace_is_the_same_in_either_child(monkeypatch: pytest.MonkeyPatch) -> N
     assert traces[0] == traces[1]
 
 
+@OWN_CHILDREN
 def test_importing_the_tracer_imports_no_torch() -> None:
     code = "import sys, shoestring.planning.trace, shoestring.planning.estimate; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env=os.environ, check=False).returncode == 0

@@ -121,6 +121,7 @@ print(json.dumps([digest, recipe.predict(model.eval(), batch)]))
 """
 
 
+@pytest.mark.slow
 def test_another_process_predicts_the_same_with_other_data(images):
     recipe, model = train(images)
     (images / "rows.json").write_text(json.dumps([{"imgname": "a.png", "query": f"how many {n}?"} for n in range(3)]))
@@ -152,6 +153,7 @@ def test_the_tokenizer_of_random_weights_must_be_known(tmp_path):
         Chart(OPTIONS).load_preprocessing(tmp_path)
 
 
+@pytest.mark.slow
 def test_whole_weights_and_adapters_of_other_programs(tmp_path):
     recipe, model = train(tmp_path)
     sample = recipe.collate([recipe.whole()[0]])

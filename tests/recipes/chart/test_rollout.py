@@ -104,6 +104,7 @@ def trace() -> Trace:
         return tracer.trace(settings, accumulate=4, device=find("t4").device)
 
 
+@pytest.mark.slow
 def test_trace_has_the_cache_of_all_completions(trace: Trace) -> None:
     live, peak = 0, 0
     phase = ""
@@ -120,6 +121,7 @@ def test_trace_has_the_cache_of_all_completions(trace: Trace) -> None:
     assert final <= peak <= final + prompt
 
 
+@pytest.mark.slow
 def test_generation_precedes_every_update(trace: Trace) -> None:
     names = [(event.name, event.update) for event in trace.events if isinstance(event, Phase)]
     assert names[:2] == [("model", 0), ("generation", 0)]

@@ -67,6 +67,7 @@ def assert_same_trained_adapters(run, reference):
     assert any(value.abs().max() > 0 for name, value in expected.items() if "lora_B" in name)
 
 
+@pytest.mark.slow
 def test_resume_in_every_epoch_is_bit_exact(tmp_path):
     outcome = session(tmp_path / "uninterrupted", epochs=2)
     assert (outcome.status, outcome.update) == ("finished", 4 * 2)
@@ -141,6 +142,7 @@ def test_a_saved_dataset_trains_with_images_of_any_shape_and_the_rewards_of_the_
     assert len([name for name in metrics[0] if name.startswith("rewards/") and name.endswith("/mean")]) == 7
 
 
+@pytest.mark.slow
 def test_completions_are_generated_in_smaller_groups(tmp_path, monkeypatch):
     groups = []
     original = training.generate
@@ -154,6 +156,7 @@ def test_completions_are_generated_in_smaller_groups(tmp_path, monkeypatch):
     assert groups == 4 * [3, 3, 3, 3, 3, 1]
 
 
+@pytest.mark.slow
 def test_training_increases_the_reward(tmp_path):
     session(tmp_path / "run", epochs=8)
     lines = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
@@ -161,6 +164,7 @@ def test_training_increases_the_reward(tmp_path):
     assert sum(means[-6:]) / 6 > sum(means[:6]) / 6 + 0.08
 
 
+@pytest.mark.slow
 def test_evaluation_reports_relaxed_accuracy(tmp_path):
     class WithValidation(Digits):
         def data(self):

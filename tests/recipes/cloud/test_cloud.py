@@ -27,6 +27,7 @@ def test_recipe_is_built_in_and_documents_every_option() -> None:
     assert all(field.help for field in option_fields(loaded).values())
 
 
+@pytest.mark.slow
 def test_torch_and_the_extra_are_imported_when_they_are_used() -> None:
     script = (
         "import sys; from shoestring_recipes.cloud import Cloud, Options; assert 'torch' not in sys.modules\n"
@@ -70,6 +71,7 @@ def test_full_model_has_the_published_number_of_parameters() -> None:
     assert count_parameters(model) == 14_827_373
 
 
+@pytest.mark.slow
 def test_a_full_step_runs_on_fake_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     # With the row blocks of a GPU, because the time on fake tensors grows with the number of operators.
     monkeypatch.setitem(filtering.KERNEL_BUDGET, "cpu", filtering.DEFAULT_KERNEL_BUDGET)

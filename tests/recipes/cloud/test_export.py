@@ -1,5 +1,6 @@
 """The ONNX graph of the network, and the filter that it has instead of the one for training."""
 
+import pytest
 import torch
 
 from shoestring.runs.export import onnx
@@ -15,6 +16,7 @@ def test_unrolled_filter_has_the_values_of_the_filter():
     assert torch.allclose(unrolled_filter(features, hidden, weight, bias, 0.1), expected, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_graph_has_any_number_of_samples(tmp_path):
     torch.manual_seed(0)
     shape = network.Shape(blocks=1, layers=2, channels=8, growth=8, heads=2, upscaled=16)

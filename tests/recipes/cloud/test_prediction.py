@@ -93,6 +93,7 @@ def test_prediction_is_planned_for_the_windows_at_once() -> None:
     assert state.shape == (4, 13, 64, 64)
 
 
+@pytest.mark.slow
 def test_other_tiles_are_predicted_without_the_table_of_the_run_if_it_is_elsewhere(tmp_path: Path, run_command) -> None:
     rows = [f"{1 + seed // 2},{write_triplet(tmp_path / 'tiles', f'{seed}.tif', seed)}" for seed in range(4)]
     (tmp_path / "data.csv").write_text("\n".join(rows))

@@ -7,6 +7,7 @@ from PIL import Image
 
 from shoestring_recipes.cloud import Cloud, Options
 from tests.sessions import final_bits, session
+from tests.slow import slow_except
 
 # 48 tiles make 3 updates of 16 samples in an epoch, each with two microbatches.
 VALUES = {"size": "tiny", "crop": 16, "epochs": 2, "effective_batch": 16, "micro_batch": 8, "save_every_updates": 2}
@@ -25,7 +26,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-@pytest.mark.parametrize("stop", ["limit", "SIGTERM"])
+@pytest.mark.parametrize("stop", slow_except(["limit", "SIGTERM"], "SIGTERM"))
 def test_a_paused_run_ends_in_the_same_bits(uninterrupted: Path, stop: str, tmp_path: Path) -> None:
     updates = []
     # Pause in the first epoch, then in its last update, so that the next session evaluates the epoch.
@@ -38,6 +39,7 @@ def test_a_paused_run_ends_in_the_same_bits(uninterrupted: Path, stop: str, tmp_
     assert final_bits(tmp_path) == final_bits(uninterrupted)
 
 
+@pytest.mark.slow
 def test_bits_depend_on_the_seed(uninterrupted: Path, tmp_path: Path) -> None:
     session("cloud", tmp_path, {**VALUES, "seed": 43})
     assert final_bits(tmp_path)["model"] != final_bits(uninterrupted)["model"]
@@ -49,6 +51,7 @@ def test_a_run_on_synthetic_data_has_a_note(uninterrupted: Path) -> None:
     assert "training starts from random weights" in notes
 
 
+@pytest.mark.slow
 def test_tiny_network_beats_the_cloudy_image(tmp_path: Path) -> None:
     """With several seeds, four epochs over 48 tiles reached 19.5 to 20.7 dB; the cloudy image has 15.9."""
     outcome = session("cloud", tmp_path, {"size": "tiny", "epochs": 4})

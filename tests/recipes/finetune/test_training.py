@@ -13,6 +13,7 @@ from shoestring.recipe.finding import choose
 from shoestring_recipes.finetune import batches
 from shoestring_recipes.finetune.building import build_random, separates_samples
 from tests.sessions import final_checkpoint, session
+from tests.slow import slow_except
 
 VALUES = {
     "effective_batch": 8,
@@ -34,7 +35,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_except(list(KINDS), "lora"))
 def test_a_stopped_run_ends_in_the_bits_of_one_that_was_not(kind: str, tmp_path: Path) -> None:
     values = {**VALUES, **KINDS[kind]}
     assert session("finetune", tmp_path / "whole", values).status == "finished"
@@ -74,6 +75,7 @@ def test_packing_does_not_change_an_update() -> None:
         torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_plan_counts_short_rows_and_packs_them(tmp_path: Path) -> None:
     """Rows of very different lengths are worth packing if many of them fit into one of the largest length."""
     rows = [

@@ -17,6 +17,7 @@ from shoestring_recipes.legal.judgments import Judgments
 from shoestring_recipes.legal.sentences import Sentences
 from shoestring_recipes.legal.tokens import HashedWords, PretrainedTokenizer
 from shoestring_recipes.legal.vectors import Vectors
+from tests.slow import slow_except
 
 JUDGMENTS = [
     Document(sentences=tuple("a word " * length for length in lengths), roles=(1,) * len(lengths))
@@ -33,7 +34,7 @@ def graph_of(recipe: Legal, dataset, folder: Path):
         return graph, onnx.write(graph, folder, batches).compared
 
 
-@pytest.mark.parametrize("vectors", [None, 6])
+@pytest.mark.parametrize("vectors", slow_except([None, 6], 6))
 def test_emissions_and_their_decoding(vectors, tmp_path):
     options = {"data": tmp_path, "vectors": vectors} if vectors else {}
     recipe = Legal(Options(size="tiny", architecture="hier_bilstm_crf", **options))
@@ -62,6 +63,7 @@ def test_emissions_and_their_decoding(vectors, tmp_path):
     assert crf.decode(emissions[None], torch.ones(1, 3, dtype=torch.bool)).tolist() == [list(best)]
 
 
+@pytest.mark.slow
 def test_classifier_takes_texts_of_any_length(tmp_path):
     recipe = Legal(Options(size="tiny"))
     dataset = Sentences(JUDGMENTS, HashedWords(4096), "previous", 512)

@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 
 from tests.sessions import final_bits, session
+from tests.slow import slow_except
 
 CLASSIFIER = {"size": "tiny", "epochs": 3, "effective_batch": 16}
 JUDGMENTS = {"architecture": "hier_bilstm_crf", "size": "tiny", "epochs": 12, "effective_batch": 8}
-ARCHITECTURES = pytest.mark.parametrize("values", [CLASSIFIER, JUDGMENTS], ids=["classifier", "hier_bilstm_crf"])
+ARCHITECTURES = {"classifier": CLASSIFIER, "hier_bilstm_crf": JUDGMENTS}
 
 
-@ARCHITECTURES
+@pytest.mark.slow
+@pytest.mark.parametrize("values", list(ARCHITECTURES.values()), ids=list(ARCHITECTURES))
 def test_trained_networks_beat_the_majority_baseline(values: dict[str, Any], tmp_path: Path) -> None:
     test = session("legal", tmp_path, values).metrics["test"]
     assert test["majority_weighted_f1"] < 0.15
@@ -21,12 +23,13 @@ def test_trained_networks_beat_the_majority_baseline(values: dict[str, Any], tmp
     assert test["macro_f1"] > 0.8
 
 
+@pytest.mark.slow
 def test_single_sentences_are_less_accurate(tmp_path: Path) -> None:
     """A fifth of the synthetic sentences are neutral, so their role depends on the sentence before."""
     assert session("legal", tmp_path, CLASSIFIER | {"context": "single"}).metrics["test"]["accuracy"] < 0.9
 
 
-@ARCHITECTURES
+@pytest.mark.parametrize("values", slow_except(ARCHITECTURES, "hier_bilstm_crf"))
 def test_a_paused_run_ends_in_the_same_bits(values: dict[str, Any], tmp_path: Path) -> None:
     # An epoch has 10 updates of the classifier or 4 of the other; some have microbatches of different sizes.
     values = values | {"epochs": 3, "subset": 158 if values is CLASSIFIER else 32, "micro_batch": 3, "patience": 5}

@@ -21,6 +21,7 @@ from tests.sessions import final_bits, session
 from .market import export_market
 
 VALUES = {"size": "tiny", "architecture": "all", "epochs": 2, "effective_batch": 128, "micro_batch": 128}
+VALUES |= {"precision": "fp32", "checkpointing": "no"}  # so that the plan has little to choose
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +79,7 @@ def test_each_network_has_its_own_limit_of_the_gradient() -> None:
         clip_norm(Parts.from_recipe(recipe), recipe.loss)
 
 
+@pytest.mark.slow
 def test_the_memory_is_that_of_the_largest_stage() -> None:
     def parts(architecture: str) -> dict[str, int]:
         values = {"architecture": architecture, "micro_batch": 256, "precision": "fp16"}
@@ -115,6 +117,7 @@ def test_the_first_network_has_the_bits_of_a_run_of_its_own(run: Path, market: P
     assert losses[0] == losses[1]
 
 
+@pytest.mark.slow
 def test_a_killed_run_has_the_same_bits(market: Path, tmp_path: Path) -> None:
     values = VALUES | {"data": str(market), "save_every_updates": 2}
     assert session("temporal", tmp_path / "straight", values).status == "finished"

@@ -1,11 +1,13 @@
 """The ONNX graph of each network."""
 
+import pytest
 import torch
 
 from shoestring.runs.export import onnx
 from shoestring_recipes.temporal import Options, Temporal
 
 
+@pytest.mark.slow
 def test_graph_has_the_outputs_of_the_network(tmp_path):
     recipe = Temporal(Options(size="tiny", architecture="ensemble"))  # it contains all networks
     torch.manual_seed(0)

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from tests.sessions import session
+from tests.slow import slow_except
 
 from .market import write_csv
 
@@ -59,14 +60,14 @@ def train_and_test(tmp_path: Path, bars: pd.DataFrame, architecture: str) -> dic
     return metrics
 
 
-@pytest.mark.parametrize("architecture", ["lstm", "transformer", "mlp", "ensemble"])
+@pytest.mark.parametrize("architecture", slow_except(["lstm", "transformer", "mlp", "ensemble"], "mlp"))
 def test_a_signal_is_learned_up_to_its_ceiling(tmp_path: Path, architecture: str) -> None:
     metrics = train_and_test(tmp_path, generate_series(with_signal=True), architecture)
     assert metrics["accuracy"] > metrics["majority_accuracy"] + 0.25, metrics
     assert metrics["accuracy"] < CEILING + 3 * metrics["accuracy_error"], metrics
 
 
-@pytest.mark.parametrize("architecture", ["mlp", "ensemble"])
+@pytest.mark.parametrize("architecture", slow_except(["mlp", "ensemble"], "mlp"))
 def test_nothing_is_learned_from_a_random_series(tmp_path: Path, architecture: str) -> None:
     metrics = train_and_test(tmp_path, generate_series(with_signal=False), architecture)
     assert metrics["accuracy"] < 1 / 3 + 3 * metrics["accuracy_error"], metrics

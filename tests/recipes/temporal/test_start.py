@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.slow import slow_except
+
 UNUSED = {"torchmetrics", "matplotlib", "PIL", "peft", "transformers", "sklearn", "scipy", "networkx", "jinja2"}
 COMPILER = {"torch._dynamo.eval_frame", "torch._inductor.compile_fx"}
 
@@ -66,7 +68,7 @@ shoestring.train("temporal", run=folder / "run", size="tiny", epochs=1)
 """
 
 
-@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("shared", slow_except([False, True], True))
 def test_nothing_unused_is_loaded_before_the_first_update(shared: bool, tmp_path: Path) -> None:
     code = DRIVER.format(folder=str(tmp_path), shared=shared)
     result = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)

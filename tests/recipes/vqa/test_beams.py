@@ -41,6 +41,7 @@ def test_the_last_cache_is_that_of_generate(beams: int, a_len: int) -> None:
     assert sum(step.times for step in recipe.inference(model, batch)) == len(caches)
 
 
+@pytest.mark.slow
 def test_a_traced_prediction_has_the_cache_of_all_beams() -> None:
     with Tracer(load("vqa", {"size": "tiny", "a_len": 40, "beams": 3})) as tracer:
         trace = tracer.trace_inference(Settings(micro_batch=2, precision="fp32"), find("t4").device)

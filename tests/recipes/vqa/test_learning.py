@@ -2,6 +2,8 @@
 
 from collections import Counter, defaultdict
 
+import pytest
+
 from shoestring_recipes.vqa import VQA, Options
 from tests.sessions import session
 
@@ -18,6 +20,7 @@ def text_only_exact_match() -> float:
     return sum(matches) / len(matches)
 
 
+@pytest.mark.slow
 def test_training_beats_majority_and_text_only_baselines(tmp_path):
     metrics = session("vqa", tmp_path, VALUES).metrics["test"]
     assert metrics["exact_match"] > metrics["majority_exact_match"] + 0.2

@@ -12,6 +12,7 @@ from benchmarks.backup import losses
 
 from shoestring.training.monitor import events
 from tests.remote.backup.example_runs import RUN_ID, copier, save
+from tests.slow import slow_except
 
 RECIPE = """
 import time
@@ -57,7 +58,7 @@ def unbroken(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("place", ["folder", "s3"])
+@pytest.mark.parametrize("place", slow_except(["folder", "s3"], "folder"))
 def test_lost_machine(unbroken, tmp_path, monkeypatch, place):
     for name in ("AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "")

@@ -60,6 +60,7 @@ def loopback(tmp_path, monkeypatch):
         is_over.set()
 
 
+@pytest.mark.slow
 def test_the_command_of_a_plan_trains_attached_data_and_the_rest_is_planned_again(loopback, run_command):
     loaded, settings = choose("legal", {"size": "tiny", "rows": JUDGMENTS, "epochs": 300})
     command = training_command(loaded, settings, find_target("kaggle-t4x2"))

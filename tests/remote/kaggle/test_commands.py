@@ -186,6 +186,7 @@ def test_a_dry_run_and_a_chain_take_the_options_of_the_plan_alone(run, run_comma
     lengths = tmp_path / "lengths.json"
     lengths.write_text('{"unit": "sentences", "counts": {"30": 100}}')
     dry_run = ["kaggle", "start", "legal", "--run", tmp_path / "new", "--dry-run", "--data", "me/law"]
+    dry_run += ["--set", "size=tiny"]  # its plan is made soon
     status, out, _ = run_command(*dry_run, "--set", "rows=9", "--json")
     assert status == 0 and '"me/law"' in out
     for option, problem in ((f"lengths={lengths}", "has lengths in sentences"), ("rows=1", "must be at least 2")):

@@ -12,11 +12,12 @@ import shoestring
 from shoestring.base.errors import UsageError
 from shoestring.remote.notebook import writing
 from shoestring.remote.wheel import build_wheel
+from tests.slow import slow_except
 
 MINE = (Path(__file__).parents[2] / "mine.py").read_text()
 
 
-@pytest.mark.parametrize("recipe", [row["name"] for row in shoestring.api.recipes()])
+@pytest.mark.parametrize("recipe", slow_except([row["name"] for row in shoestring.api.recipes()], "temporal"))
 def test_notebook_of_every_recipe_is_valid_and_small_enough_for_kaggle(recipe, tmp_path):
     written = shoestring.notebook(recipe, out=tmp_path, user="me", size="tiny")
     content = nbformat.read(tmp_path / "notebook.ipynb", 4)

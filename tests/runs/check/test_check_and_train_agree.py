@@ -10,14 +10,15 @@ from shoestring.runs.check.probe import probing
 from tests.docs import guide_data
 from tests.runs.check.probe import in_process
 from tests.runs.check.sample_facts import make_facts
+from tests.slow import slow_except
 
 OPTIONS = {
     "vqa": ("data=vqa", "effective_batch=4", "beams=1"),
     "legal": ("data=judgments", "effective_batch=4"),
-    "temporal": ("data=bars/merged_M15_multiTF.csv", "effective_batch=4"),
+    "temporal": ("data=bars/merged_M15_multiTF.csv", "effective_batch=4", "subset=64"),
     "chart": ("data=charts", "effective_batch=4", "generations=4", "completion_len=4", "rewards=digits"),
     "cloud": ("data=tiles", "table=tables/data.csv", "effective_batch=4"),
-    "finetune": ("effective_batch=4", "answer_tokens=4"),
+    "finetune": ("effective_batch=4", "answer_tokens=4", "subset=16"),
 }
 COMMON = ("size=tiny", "max_updates=1", "micro_batch=4", "precision=fp32", "checkpointing=no")
 """Options of a short run, and settings with which its plan has nothing to choose."""
@@ -81,13 +82,13 @@ def commands(run_command, tmp_path, monkeypatch):
     return run
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", slow_except(list(OPTIONS), "temporal", "finetune"))
 def test_a_good_recipe_passes_both(name, commands):
     failed, status, err = commands(name, name)
     assert (failed, status) == ({}, 0), err
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", slow_except(list(OPTIONS), "temporal"))
 def test_a_broken_recipe_fails_both_with_the_same_message(name, commands, tmp_path):
     parent = CLASSES.get(name)
     (tmp_path / "mine.py").write_text(BROKEN_LOSS.format(module=name, name=parent) if parent else BROKEN_REWARD)

@@ -2,9 +2,12 @@
 
 import json
 
+import pytest
+
 from shoestring.api import plan, write_lengths
 
 
+@pytest.mark.slow
 def test_a_plan_with_the_file_has_the_samples_and_the_time_of_the_data(tmp_path, run_command):
     path = tmp_path / "lengths.json"
     status, output, _ = run_command("check", "legal", "--set", "size=tiny", "--lengths", path, "--json")

@@ -67,6 +67,7 @@ def test_waiting_is_a_warning():
     assert "200 ms per sample in one process (50 samples loaded)" in finding.message
 
 
+@pytest.mark.slow
 def test_check_measures_the_loading_of_real_samples(tmp_path):
     (tmp_path / "slow.py").write_text(SLOW)
     loaded, settings = choose(str(tmp_path / "slow.py"), {})

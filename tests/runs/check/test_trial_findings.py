@@ -137,6 +137,7 @@ def test_exit_of_the_child_process_is_a_finding(load_recipe, loss, message):
     assert re.search(message, findings[1].message), findings[1].message
 
 
+@pytest.mark.slow
 def test_trial_has_a_time_limit(load_recipe):
     trial_result = run_trial(make_plan(), load_recipe(loss="time.sleep(600)"), find("cpu"), seconds=3.0)
     assert "did not finish within 6.0 s" in findings_by_name(trial_result)["update"].message

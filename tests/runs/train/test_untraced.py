@@ -74,6 +74,7 @@ def test_error_of_the_recipe_is_raised_before_the_run_starts(recipe, tmp_path):
     assert not (tmp_path / "run" / "plan.json").exists()
 
 
+@pytest.mark.slow
 def test_upper_estimate_that_does_not_fit_is_not_the_end(recipe, tmp_path, monkeypatch):
     local = targets.find("local")
     small_target = dataclasses.replace(local, device=dataclasses.replace(local.device, memory_bytes=2**20))

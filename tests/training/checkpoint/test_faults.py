@@ -13,6 +13,7 @@ import torch
 
 from shoestring.base.errors import CheckpointError
 from shoestring.training.checkpoint.store import Store
+from tests.slow import slow_except
 from tests.training.checkpoint.faults import KINDS, Disk, failing
 
 
@@ -44,7 +45,7 @@ def operations(folder, update):
     return disk.operations
 
 
-@pytest.mark.parametrize("error", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("error", slow_except(KINDS, "no space"))
 @pytest.mark.parametrize("update", [3, 2], ids=["new", "of the same update"])
 def test_failed_operation_loses_no_complete_checkpoint(tmp_path, error, update):
     names = operations(tmp_path / "once", update)
@@ -179,6 +180,7 @@ def test_real_full_disk(tmp_path):
     assert result["names"] == ["update-00000001", "update-00000002"]
 
 
+@pytest.mark.slow
 def test_real_limit_on_file_size(tmp_path):
     result = save_on_full_disk([], tmp_path, "limit")
     assert "File too large" in result["messages"][0]

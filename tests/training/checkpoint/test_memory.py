@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 MEASURE = """
 import json, sys
 from pathlib import Path
@@ -51,6 +53,7 @@ def measure(action, folder):
     return json.loads(process.stdout)
 
 
+@pytest.mark.slow
 def test_memory_of_saving_and_loading(tmp_path):
     peaks = measure("train", tmp_path)
     state_bytes = 3 * WEIGHTS_BYTES

@@ -3,6 +3,8 @@
 from pathlib import Path
 from textwrap import dedent
 
+import pytest
+
 from .observed import BEGIN, observe
 
 LOOP = """
@@ -56,6 +58,7 @@ def test_a_loop_with_accumulation_evaluation_and_saving(tmp_path: Path) -> None:
     assert seen.told.count("step 2") == 4 and seen.told.count("step 1") == 8
 
 
+@pytest.mark.slow
 def test_a_model_is_evaluated_before_training_and_checkpoints_run_without_gradients(tmp_path: Path) -> None:
     script = """
         from torch.utils.checkpoint import checkpoint
@@ -80,6 +83,7 @@ def test_a_model_is_evaluated_before_training_and_checkpoints_run_without_gradie
     assert [event["micro_steps"] for event in seen.events("update")] == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_optimizers_that_step_in_backward_make_one_update(tmp_path: Path) -> None:
     script = """
         optimizers = {p: torch.optim.SGD([p], 0.1) for p in model.parameters()}
@@ -95,6 +99,7 @@ def test_optimizers_that_step_in_backward_make_one_update(tmp_path: Path) -> Non
     assert [event["update"] for event in seen.events("update")] == [1, 2, 3], seen.result.stderr
 
 
+@pytest.mark.slow
 def test_the_process_ends_after_the_updates_that_were_asked_for(tmp_path: Path) -> None:
     script = """
         try:
@@ -111,6 +116,7 @@ def test_the_process_ends_after_the_updates_that_were_asked_for(tmp_path: Path) 
     assert seen.events("exit")[0]["status"] == 0
 
 
+@pytest.mark.slow
 def test_a_process_that_catches_its_end_is_ended(tmp_path: Path) -> None:
     script = """
         swallowed = 0
@@ -151,6 +157,7 @@ def test_compiled_modules_are_not_disturbed(tmp_path: Path) -> None:
     assert seen.phases() == [("loading", 0), ("training", 1), ("evaluation", 3)]
 
 
+@pytest.mark.slow
 def test_workers_that_are_forked_write_nothing(tmp_path: Path) -> None:
     script = """
         import multiprocessing
@@ -168,10 +175,12 @@ def test_workers_that_are_forked_write_nothing(tmp_path: Path) -> None:
     assert [event["update"] for event in seen.events("update")] == [1, 2], seen.result.stderr
 
 
+@pytest.mark.slow
 def test_nothing_is_written_before_a_device_is_used(tmp_path: Path) -> None:
     assert observe(tmp_path, LOOP + "\nupdate()\n", BEGIN).processes == []
 
 
+@pytest.mark.slow
 def test_the_observation_begins_when_torch_is_imported_completely(tmp_path: Path) -> None:
     # A finder stands in for the simulator, whose call comes while `import torch` runs its own imports.
     begin = (

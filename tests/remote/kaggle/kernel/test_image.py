@@ -94,7 +94,7 @@ def known_versions():
     ("extras", "expected"),
     [
         (["bitsandbytes", "finetune", "huggingface"], {"bitsandbytes": "0.50.2", "gguf": "0.19.0"}),
-        (["chart"], {"datasets": "5.0.1", "pyarrow": "26.0.1", "trl": "1.16.0"}),
+        pytest.param(["chart"], {"datasets": "5.0.1", "pyarrow": "26.0.1", "trl": "1.16.0"}, marks=pytest.mark.slow),
     ],
 )
 def test_what_the_image_lacks_arrives_without_internet(python, make_session, extras, expected):
@@ -108,6 +108,7 @@ def test_what_the_image_lacks_arrives_without_internet(python, make_session, ext
     assert {name: found[name] for name in ("torch", "transformers")} == {"torch": "2.10.0", "transformers": "5.0.0"}
 
 
+@pytest.mark.slow
 def test_image_that_is_newer_than_its_table_keeps_its_packages(python, make_session):
     root, config, environment = make_session(["chart"], known_versions() | {"datasets": "4.8.0", "pyarrow": "22.0.0"})
     left = run_session(root, config, python, **environment)

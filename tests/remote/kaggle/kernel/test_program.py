@@ -257,6 +257,7 @@ def write_wheel(folder: Path, name: str, *requirements: str):
         archive.writestr(f"{info}/RECORD", "")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Setuptools is replacing distutils")  # importing pip does, after other tests
 def test_missing_requirements_come_from_the_package(program, tmp_path):
     program.SITE.unlink()
@@ -274,6 +275,7 @@ def test_missing_requirements_come_from_the_package(program, tmp_path):
         program.install(make_session(program), package)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Setuptools is replacing distutils")
 def test_what_the_image_has_in_a_sufficient_version_is_not_installed(program, tmp_path, monkeypatch):
     """The image may be newer than the wheels: they are for what it lacks or has in an older version."""

@@ -134,6 +134,7 @@ def test_the_end_of_the_process_is_a_problem_of_the_measurement(load_recipe, los
     assert re.search(problem, probe(loaded, make_fake_plan(loaded)).problem)
 
 
+@pytest.mark.slow
 def test_probe_that_does_not_end_is_killed_with_its_processes(load_recipe, tmp_path, monkeypatch):
     monkeypatch.setattr(probing, "_GRACE_SECONDS", 1.0)
     pid_file = tmp_path / "pid"
@@ -147,6 +148,7 @@ def test_probe_that_does_not_end_is_killed_with_its_processes(load_recipe, tmp_p
     assert not is_running(int(pid_file.read_text()))
 
 
+@pytest.mark.slow
 def test_probe_ends_with_its_parent(load_recipe, tmp_path):
     loaded = load_recipe(loss=f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(600)")
     code = (

@@ -36,6 +36,7 @@ def record(path: Path, updates: range) -> None:
             events.emit("progress", update=update, loss=0.5)
 
 
+@pytest.mark.slow
 def test_odd_sinks_end_with_a_note(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path, folder = tmp_path / "events.jsonl", tmp_path / "logs"
     started = time.monotonic()
