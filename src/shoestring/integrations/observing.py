@@ -67,7 +67,6 @@ class _Callback(TrainerCallback):
     def __init__(self, owner: TrainerObservation, trainer: Any, update: int, fetched: list[int] | None) -> None:
         self._owner, self._trainer, self._update, self._fetched = owner, trainer, update, fetched
         self._consumed = 0
-        self._results: list[tuple[float, int, tuple[int, ...] | None]] = []
         self._make_step, trainer.training_step = trainer.training_step, self._training_step
 
     def on_step_begin(self, args: Any, state: Any, *_: Any, **__: Any) -> None:

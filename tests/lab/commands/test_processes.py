@@ -61,17 +61,21 @@ def test_interrupted_and_killed_commands_end_in_the_bits_of_one_process(tmp_path
 
 
 TWO_GPUS = """
-import json, sys
+import json, torch
 from shoestring import api
+from shoestring.runs.check.build import _test_link
 from shoestring.runs.check.rates import grid
 grid.GPU = grid.SMALLEST
 findings = {finding.name: finding for finding in api.check(on="kaggle-t4x2", run="run").findings}
 measured = api.measure("rates.json")
+torch.cuda.empty_cache()
+torch.cuda.set_per_process_memory_fraction(0.002, 1)
 print(json.dumps({
     "link": [findings["GPU link"].status, findings["GPU link"].message],
     "used": findings["GPUs used"].message,
     "gpus": measured.device.gpus,
     "copies": sorted({copy.kind for copy in measured.copies}),
+    "link to a full GPU": _test_link(torch, 2)["error"],
 }))
 """
 
@@ -81,6 +85,7 @@ def test_two_gpus_exchange_gradients_in_checks_and_measurements(run_simulated):
     assert answer["link"][0] in ("pass", "warn") and "2 GPUs exchange" in answer["link"][1]
     assert answer["used"].startswith("2 visible") and answer["gpus"] == 2
     assert "all-reduce" in answer["copies"]
+    assert "CUDA out of memory" in answer["link to a full GPU"] and "GPU 1" in answer["link to a full GPU"]
 
 
 BF16 = """

@@ -1,5 +1,6 @@
 """Trainers of transformers and of TRL under `surviving` in fp16 on a GPU: out of memory, kills, the CPU's gradients."""
 
+import json
 from functools import partial
 
 import pytest
@@ -36,13 +37,14 @@ def train(run, demand, model=DropoutModel, data=Sums, callbacks=(), **options):
     """
     arguments = TrainingArguments(
         output_dir=str(run.parent / "own"), per_device_train_batch_size=4, gradient_accumulation_steps=2,
-        num_train_epochs=1, learning_rate=1e-2, report_to=[], logging_steps=1, seed=5, **(GPU | options),
+        learning_rate=1e-2, report_to=[], logging_steps=1, seed=5, **({"num_train_epochs": 1} | GPU | options),
     )  # fmt: skip
     with surviving(run) as survive:
         torch.manual_seed(3)
         trainer = survive(Trainer)(
-            model=demand.limit(model()), args=arguments, train_dataset=data(), callbacks=[*callbacks]
-        )
+            model=demand.limit(model()), args=arguments, train_dataset=data(), eval_dataset=data(),
+            callbacks=[*callbacks],
+        )  # fmt: skip
         trainer.train()
         weights = trainer.model.state_dict()
     assert {value.device.type for value in weights.values()} == {"cuda"}
@@ -75,6 +77,15 @@ def test_kills_and_out_of_memory_do_not_change_the_bits(tmp_path):
     assert newest(tmp_path / "run")["fit"]["micro_batch"] == 2
 
 
+def test_best_evaluation_saves_a_checkpoint_of_the_run(tmp_path):
+    """At the end of the first epoch, after 7 of 14 updates."""
+    options = {"save_strategy": "best", "eval_strategy": "epoch", "metric_for_best_model": "loss", "label_names": ["y"]}
+    train(tmp_path / "run", Demand(), **options, per_device_eval_batch_size=50, num_train_epochs=2)
+    folders = sorted((tmp_path / "run" / "checkpoints").glob("update-*"))
+    assert [folder.name for folder in folders] == ["update-00000007", "update-00000014"]
+    assert json.loads((folders[0] / "state.json").read_text())["trainer"]["best_metric"] > 0
+
+
 @pytest.mark.parametrize("kind", ["sft", "dpo"])
 def test_gradients_of_trl_are_those_of_the_cpu(kind, tmp_path, language_model):  # noqa: F811
     expected = train_trl(kind, tmp_path / "cpu", language_model)
@@ -97,3 +108,10 @@ def test_killed_trainers_of_trl_end_in_the_same_bits(kind, tmp_path, language_mo
     assert torch.equal(resumed.gradients[-1], expected.gradients[-1])
     assert resumed.losses[-1] == expected.losses[-1]
     assert ooms(tmp_path / "run") == ooms(tmp_path / "whole") == ([] if kind == "grpo" else [(0, 4, "microbatch 2")])
+
+
+def test_a_run_ends_although_its_generated_samples_were_not_used_up(tmp_path, language_model):  # noqa: F811
+    """They are for two updates; a checkpoint between these would not have them."""
+    train_trl("grpo", tmp_path / "run", language_model, **GPU, max_steps=1, num_iterations=2)
+    assert newest(tmp_path / "run")["trainer"]["global_step"] == 1
+    assert json.loads((tmp_path / "run" / "state.json").read_text())["status"] == "finished"

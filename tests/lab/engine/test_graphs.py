@@ -1,5 +1,6 @@
 """Training with CUDA graphs gives the bits of training without, and the graphs are replayed."""
 
+import contextlib
 import itertools
 from dataclasses import dataclass
 
@@ -172,3 +173,19 @@ def test_draws_on_the_host_are_refused(tmp_path):
 
     with pytest.raises(UsageError, match="draws random numbers on the host"):
         train(tmp_path, Drawing(network="dense"), {"compile": "graphs"})
+
+
+def test_a_capture_that_does_not_begin_leaves_the_gpu_as_it_was(failing_segments):
+    """torch has no memory for the state of the random generator in the graph, neither at first nor to undo that."""
+    numbers, small = torch.ones(8, device="cuda"), []
+    capture = cuda_graphs.cuda_capture()
+    with failing_segments(1, 10**6), contextlib.suppress(torch.OutOfMemoryError):
+        while True:  # until no segment has space for another tensor
+            small.append(torch.ones(1, device="cuda"))
+    with failing_segments(1, 10**6), pytest.raises(torch.OutOfMemoryError):
+        capture(lambda: numbers + torch.rand(8, device="cuda"))
+    del small
+    result, replay = cuda_graphs.cuda_capture()(lambda: numbers + torch.rand(8, device="cuda"))
+    replay()
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    assert ((result >= 1) & (result < 2)).all() and result.unique().numel() > 1

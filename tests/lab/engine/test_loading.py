@@ -1,11 +1,15 @@
 """Batches on a GPU are those that were asked for, however they got there: directly, from workers by pinned memory, or
 from a dataset that is on the GPU already."""
 
+import os
+import signal
 from dataclasses import dataclass
 
+import psutil
 import pytest
 import torch
 
+from shoestring.base.errors import RunError
 from shoestring.recipe.finding import choose
 from shoestring.training.data.batches import pinned, to_device
 from shoestring.training.data.loading import Loader
@@ -92,6 +96,37 @@ def test_batches_of_workers_are_pinned_and_copied_asynchronously(monkeypatch):
     copied.clear()
     batches(CUDA, 0)
     assert not copied
+
+
+class Failing(Images):
+    """A sample ends its process, or has an error."""
+
+    def __init__(self, act):
+        self._act = act
+
+    def __getitem__(self, index):
+        return self._act(index)
+
+
+def kill(_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail(index):
+    raise RuntimeError(f"sample {index} is damaged")
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "message"),
+    [(kill, RunError, "a data worker process died"), (fail, RuntimeError, "sample [0-9]+ is damaged")],
+)
+def test_errors_of_workers_come_through_pinned_memory(act, error, message):
+    order = DataOrder(samples=40, effective_batch=16, seed=0)
+    with Loader(Structured(), Failing(act), order, seed=0, device=CUDA, workers=2) as loader:
+        with pytest.raises(error, match=message):
+            list(loader.microbatches(0, 4))
+        pids = loader.pids
+    assert len(pids) == 2 and not any(map(psutil.pid_exists, pids))
 
 
 def test_pinned_batches_have_the_same_values():

@@ -1,13 +1,16 @@
 """The loss scale of fp16 on a GPU: steps that overflow are skipped and repeated with half the scale."""
 
+import copy
 from functools import partial
 
 import pytest
 import torch
 
-from shoestring.base.errors import RunError
+from shoestring.base.errors import CheckpointError, RunError
+from shoestring.recipe.finding import choose
+from shoestring.training.engine.building import build
 from tests.lab.engine.networks import Classifier
-from tests.lab.engine.trained import CPU, assert_same_bits, train
+from tests.lab.engine.trained import CPU, CUDA, assert_same_bits, train
 
 SKIPPED = 7
 """How often the scale is halved until the gradients of the steep loss are finite in every update."""
@@ -69,3 +72,21 @@ def test_gradients_that_overflow_at_every_scale_end_the_run(tmp_path):
 
     with pytest.raises(RunError, match="the gradient of update 1 is"):
         train(tmp_path, Infinite(network="dense"), {"precision": "fp16"})
+
+
+def test_a_damaged_state_of_the_scaler_changes_nothing():
+    """It is loaded after the optimizer's, which is then as it was."""
+    loaded, settings = choose(Classifier(network="dense"), {"precision": "fp16", "micro_batch": 4})
+    states = [build(loaded, settings, CUDA) for _ in range(2)]
+    for state in states:
+        for parameter in state.model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+    states[0].optimizer.step()
+    damaged = states[0].pack() | {"scaler": {"scale": 2.0}}
+    states[1].optimizer.step()
+    states[1].optimizer.step()
+    before = copy.deepcopy(states[1].optimizer.state_dict())
+    with pytest.raises(CheckpointError, match="cannot be restored: KeyError"):
+        states[1].restore(damaged)
+    torch.testing.assert_close(states[1].optimizer.state_dict(), before, rtol=0, atol=0)
+    assert states[1].mixed_precision.scaler.get_scale() == 2.0**16

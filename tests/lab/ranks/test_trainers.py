@@ -30,12 +30,18 @@ class Stopping(TrainerCallback):
 generator = torch.Generator().manual_seed(0)
 samples = [{"x": x, "labels": x.sum()} for x in torch.randn(52, 8, generator=generator)]
 torch.manual_seed(0)
-arguments = TrainingArguments(
-    output_dir=f"{run}-own", per_device_train_batch_size=4, gradient_accumulation_steps=accumulation, max_steps=8,
-    report_to=[], save_strategy="no", fp16=True, max_grad_norm=0.5, learning_rate=1e-2, eval_strategy="steps",
-    eval_steps=4, disable_tqdm=True, lr_scheduler_type="constant", seed=3,
-)
+
+def make_arguments():
+    return TrainingArguments(
+        output_dir=f"{run}-own", per_device_train_batch_size=4, gradient_accumulation_steps=accumulation, max_steps=8,
+        report_to=[], save_strategy="no", fp16=True, max_grad_norm=0.5, learning_rate=1e-2, eval_strategy="steps",
+        eval_steps=4, disable_tqdm=True, lr_scheduler_type="constant", seed=3,
+    )
+
+# The arguments connect the processes, unless `surviving` has.
+arguments = make_arguments() if run == "whole" else None
 with surviving(run) as survive:
+    arguments = arguments or make_arguments()
     trainer = survive(Trainer)(
         model=Network(), args=arguments, train_dataset=samples, eval_dataset=samples[:20], callbacks=[Stopping()]
     )
@@ -57,7 +63,8 @@ def test_trainer_on_two_gpus_continues_bit_for_bit(run_simulated, tmp_path):
     run_simulated([*launcher, "run", "3", "2"], on="kaggle-t4x2")
     state = json.loads((tmp_path / "run" / "state.json").read_text())
     assert (state["status"], state["update"]) == ("paused", 3)
-    run_simulated([*launcher, "run", "-1", "2"], on="kaggle-t4x2")
+    result = run_simulated([*launcher, "run", "-1", "2"], on="kaggle-t4x2")
+    assert "cuda:0" in result.stdout and "cuda:1" in result.stdout and "nccl" in result.stdout
     whole, run = newest(tmp_path / "whole"), newest(tmp_path / "run")
     assert whole.name == run.name == "update-00000008"
     for name in ("model.safetensors", "optimizer.safetensors"):

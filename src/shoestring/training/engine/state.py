@@ -195,9 +195,10 @@ class TrainingState:
         if self.fully_sharded:
             saved = self.fully_sharded.own_rows(saved, self.optimizer)
         self._require_fits(saved)
-        # Only the optimizer can tell whether it accepts a state. So it is loaded first, and on failure its previous
-        # state is loaded again.
+        # Only the optimizer and the scaler can tell whether they accept a state. So they are loaded first, and on
+        # failure their previous states are loaded again.
         scaler, previous_optimizer_state = self.mixed_precision.scaler, self.optimizer.state_dict()
+        previous_scaler_state = scaler.state_dict() if scaler else None
         if self.schedulers:
             self.schedulers.rewind()
         try:
@@ -214,6 +215,8 @@ class TrainingState:
             if out_of_memory(error):
                 raise
             self.optimizer.load_state_dict(previous_optimizer_state)
+            if scaler and previous_scaler_state:
+                scaler.load_state_dict(previous_scaler_state)
             raise CheckpointError(f"the checkpoint cannot be restored: {type(error).__name__}: {error}") from error
         self.update = saved["progress"]["update"]
         self.history = saved["progress"]["history"]
