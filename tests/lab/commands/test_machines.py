@@ -6,9 +6,7 @@ import pytest
 import torch
 
 from shoestring.base.errors import RunError
-from shoestring.base.settings import Settings
 from shoestring.hardware import probe
-from shoestring.runs.check import attempts
 from shoestring.runs.check.rates.writing import measure_to_file
 from shoestring.training.monitor.sampling import _nvml_device, read_load
 from tests.lab.commands.test_commands import answer, findings_of
@@ -139,18 +137,29 @@ class Mine:
 """
 
 
-def test_microbatches_grow_until_one_does_not_fit(tmp_path):
-    """What `check` tries for a recipe whose memory cannot be predicted."""
+GROW = """
+import json, sys, torch
+from shoestring.base.settings import Settings
+from shoestring.runs.check import attempts
+
+settings = Settings(micro_batch=16, precision="fp16", checkpointing="no")
+request = {
+    "reference": sys.argv[1], "options": {}, "settings": settings.json(), "sizes": [4, 8, 16],
+    "device": "cuda", "seconds": 60.0,
+}
+stages = []
+attempts.try_sizes(request, stages.append)
+print(json.dumps([stages, torch.cuda.max_memory_reserved()]))
+"""
+
+
+def test_microbatches_grow_until_one_does_not_fit(run_simulated, tmp_path):
+    """What `check` tries for a recipe whose memory cannot be predicted, in a process of its own as there."""
     (tmp_path / "growing.py").write_text(GROWING)
-    settings = Settings(micro_batch=16, precision="fp16", checkpointing="no")
-    request = {
-        "reference": str(tmp_path / "growing.py"), "options": {}, "settings": settings.json(), "sizes": [4, 8, 16],
-        "device": "cuda", "seconds": 60.0,
-    }  # fmt: skip
-    stages = []
-    attempts.try_sizes(request, stages.append)
+    code = GROW.replace("sys.argv[1]", repr(str(tmp_path / "growing.py")))
+    stages, reserved_bytes = json.loads(run_simulated(code, on="kaggle-t4", values="all").lines[-1])
     sizes = [(stage["stage"], stage.get("micro_batch")) for stage in stages]
     assert sizes == [("size", 4), ("disk", None), ("size", 8), ("full", 16)]
     weights = (256 + 1) * 2048 * 4
-    assert 4 * weights < stages[0]["bytes"] <= torch.cuda.max_memory_reserved() < 100 * 2**20
+    assert 4 * weights < stages[0]["bytes"] <= reserved_bytes < 100 * 2**20
     assert "20.00 GiB" in stages[-1]["message"]

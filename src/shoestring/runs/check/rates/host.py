@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from shoestring.planning.trace.record import Op
 from shoestring.planning.trace.recorder import Recorder
 from shoestring.runs.check.rates.clock import sample, wait
+from shoestring.training.engine.cuda_graphs import cuda_capture
 
 _BLOCKS, _WIDTH = 8, 8
 _GRAPH_KERNELS = 200
@@ -107,13 +108,14 @@ class _KernelGraph:
     def __init__(self, device: torch.device) -> None:
         # The graph writes to this memory by its address, and does not keep it from being given to other tensors.
         self._values = torch.zeros(8, device=device)
-        self._graph = torch.cuda.CUDAGraph()
         self._values.add_(1.0)
         wait(device)
-        with torch.cuda.graph(self._graph):
-            for _ in range(_GRAPH_KERNELS):
-                self._values.add_(1.0)
+        _, self._replay = cuda_capture()(self._add)  # which can fail for lack of memory, and be destroyed then
 
     def replay(self) -> None:
         """Launch the kernels."""
-        self._graph.replay()
+        self._replay()
+
+    def _add(self) -> None:
+        for _ in range(_GRAPH_KERNELS):
+            self._values.add_(1.0)
