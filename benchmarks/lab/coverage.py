@@ -53,7 +53,7 @@ def run_tests(tests: Sequence[str], folder: Path) -> int:
         "PYTHONPATH": os.pathsep.join(filter(None, [str(startup), os.environ.get("PYTHONPATH", "")])),
         "OMP_NUM_THREADS": "1",
     }
-    command = ["-m", "pytest", "-n", "2", "-m", "slow or not slow", *tests]
+    command = ["-m", "pytest", "-n", "2", "--dist", "loadfile", "-m", "slow or not slow", *tests]
     simulated = [sys.executable, "-m", "benchmarks.rehearse.simulated", "--", *command]
     return subprocess.run(simulated, env=variables, cwd=ROOT, check=False).returncode
 
