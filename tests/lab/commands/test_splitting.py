@@ -190,7 +190,7 @@ def test_halves_have_the_gradients_of_the_whole(demand, options, tmp_path):
 
 def test_no_part_has_a_single_sample_for_batch_norm(tmp_path):
     """The last microbatch of the epoch has three samples, which are not divided into two and one."""
-    made = []
+    sizes = []
 
     class Odd(Sums):
         def __len__(self):
@@ -198,11 +198,11 @@ def test_no_part_has_a_single_sample_for_batch_norm(tmp_path):
 
     class Watched(DropoutModel):
         def forward(self, x, y):
-            made.extend([len(x)] if torch.is_grad_enabled() else [])
+            sizes.extend([len(x)] if torch.is_grad_enabled() else [])
             return super().forward(x, y)
 
     train(tmp_path / "run", Demand(TWO_FIT), model=Watched, data=Odd)
-    assert ooms(tmp_path / "run") == [(0, 4, "microbatch 2")] and made == [2] * 22 + [3]
+    assert ooms(tmp_path / "run") == [(0, 4, "microbatch 2")] and sizes == [2] * 22 + [3]
 
 
 def test_a_later_session_cannot_divide_the_microbatches(tmp_path):
