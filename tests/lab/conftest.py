@@ -24,9 +24,14 @@ def pytest_configure():
 
 @pytest.fixture(autouse=True)
 def empty_device():
-    """Every test begins without cached blocks, so that its peaks and its segments are its own."""
+    """Every test begins without cached blocks, so that its peaks and its segments are its own.
+
+    cuBLAS keeps a workspace for each stream. One that a test allocated in a larger block would keep that block from being
+    released, and the next tests would find space in it instead of requesting segments.
+    """
     import torch
 
+    torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
 

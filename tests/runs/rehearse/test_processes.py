@@ -19,11 +19,13 @@ import os, subprocess, sys, time
 sleep = [sys.executable, "-c", "import time; time.sleep(60)", sys.argv[1]]
 subprocess.Popen(sleep)
 subprocess.Popen(sleep, start_new_session=True)
-if os.fork() == 0:  # a daemon
+first = os.fork()
+if first == 0:  # a daemon
     os.setsid()
     if os.fork() == 0:
         os.execv(sys.executable, sleep)
     os._exit(0)
+os.waitpid(first, 0)
 open(sys.argv[1], "w").close()
 """
 WAITING = f"{CHILDREN}\ntime.sleep(60)"
