@@ -26,8 +26,8 @@ def pytest_configure():
 def empty_device():
     """Every test begins without cached blocks, so that its peaks and its segments are its own.
 
-    cuBLAS keeps a workspace for each stream. One that a test allocated in a larger block would keep that block from being
-    released, and the next tests would find space in it instead of requesting segments.
+    cuBLAS keeps a workspace for each stream. One that a test allocated in a larger block would keep that block from
+    being released, and the next tests would find space in it instead of requesting segments.
     """
     import torch
 
