@@ -10,7 +10,7 @@ BUCKET = 25 * MIB
 """The largest message of copied tensors, as in torch's DistributedDataParallel. A larger one needs more memory, and
 gains nothing."""
 
-_OWN_MESSAGE_BYTES = {"cpu": MIB, "cuda": 10 * MIB}
+_OWN_MESSAGE_BYTES = {"cpu": MIB, "cuda": 10 * MIB, "simulated": 10 * MIB}
 """The smallest tensor that is a message of its own. From about this size, copying it into a bucket and back takes
 longer than another message: on a T4, the latency of 0.14 ms (`planning/estimate/exchange.py`) is that of copying 10
 MiB."""

@@ -16,6 +16,7 @@ from shoestring.training.engine import precision
 from shoestring.training.engine.building import build
 from shoestring.training.engine.environment import environment
 from shoestring.training.engine.memory import explaining_out_of_memory
+from shoestring.training.engine.one_process import OneProcess
 from shoestring.training.engine.parallel.default_group import without_default_group
 from shoestring.training.engine.parallel.fully_sharded import is_fully_sharded
 from shoestring.training.engine.parallel.ranks import ONE_RANK
@@ -202,9 +203,11 @@ def _engine_updates(
         packing=request.settings.packing == "yes",
         memory_format=request.settings.memory_format,
     )
-    sharded = None
-    if request.shards.count > 1:
-        sharded = ShardedUpdates(
+    strategy: OneProcess | ShardedUpdates
+    if request.shards.count == 1:
+        strategy, times = OneProcess(state.model, state.optimizer, seed=request.recipe.seed), None
+    else:
+        strategy = ShardedUpdates(
             state.model,
             state.optimizer,
             request.shards,
@@ -213,8 +216,8 @@ def _engine_updates(
             seed=request.recipe.seed,
             fully_sharded=state.fully_sharded,
         )
-    if sharded:
-        sharded.times.input_seconds = lambda: loader.waiting_seconds
+        strategy.times.input_seconds = lambda: loader.waiting_seconds
+        times = strategy.times if request.ranks.size > 1 else None
     meter = Meter(
         record.events,
         record.progress,
@@ -222,8 +225,8 @@ def _engine_updates(
         non_finite_error=saver.non_finite_error,
         non_finite_limit=precision.NON_FINITE_LIMIT[state.mixed_precision.name],
         loader=loader,
-        times=sharded.times if sharded and request.ranks.size > 1 else None,
+        times=times,
         note=record.note,
     )
     recovering = oom.recovering_update(state, request, record)
-    return EngineUpdates(state=state, order=order, loader=loader, meter=meter, recovering=recovering, sharded=sharded)
+    return EngineUpdates(state=state, order=order, loader=loader, meter=meter, recovering=recovering, strategy=strategy)

@@ -9,7 +9,6 @@ from shoestring.base.errors import CheckpointError
 from shoestring.recipe.losses import clip_norm, loss_at
 from shoestring.techniques.parameter_count import ParameterCount
 from shoestring.training import oom
-from shoestring.training.data.seeding import derive, seed_all
 from shoestring.training.engine.environment import device_name
 from shoestring.training.engine.memory import (
     Failure,
@@ -17,7 +16,6 @@ from shoestring.training.engine.memory import (
     catch_out_of_memory,
 )
 from shoestring.training.engine.parallel.ranks import RanksApartError
-from shoestring.training.engine.update import UpdateResult, update
 from shoestring.training.evaluation import best_entry, patience_exhausted, split_evidence
 from shoestring.training.evaluation_steps import best_validation, evaluate_epoch, evaluate_on
 from shoestring.training.held_out_answers import answer_held_out_prompts
@@ -112,22 +110,18 @@ def one_update(session: TrainingSession) -> None:
         "run": observation.run if observation else state.cuda_graphs,
         "on_gradients": observation.gradients if observation else None,
     }
-
-    def attempt(micro_batch: int) -> UpdateResult | Failure:
-        if observation:
-            observation.begin(micro_batch)
-        if updates.sharded:
-            shards = updates.loader.by_shard(number, micro_batch)
-            missing = updates.loader.missing(number, micro_batch) if state.fully_sharded else ()
-            return updates.sharded.update(loss, number, shards, missing=missing, **arguments)
-        seed_all(derive(loaded.seed, "update", number))
-        microbatches = updates.loader.microbatches(number, micro_batch)
-        return update(state.model, state.optimizer, loss, microbatches, **arguments)
-
     failure = ""
     with deadline.measure("update"):
         try:
-            result, micro_batch = updates.recovering.run(attempt, state.sizes.micro_batch)
+            for attempt in updates.recovering.attempts(state.sizes.micro_batch):
+                with attempt:
+                    if observation:
+                        observation.begin(attempt.micro_batch)
+                    shards = updates.loader.by_shard(number, attempt.micro_batch)
+                    if state.fully_sharded:
+                        arguments["missing"] = updates.loader.missing(number, attempt.micro_batch)
+                    attempt.result = updates.strategy.update(loss, number, shards, **arguments)
+            result, micro_batch = attempt.result, attempt.micro_batch
             if state.averages and result.stepped:
                 averages = state.averages
                 averaged = session.request.ranks.call(lambda: catch_out_of_memory(averages.add))

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from shoestring.training.data.loading import Loader
 from shoestring.training.data.order import DataOrder
 from shoestring.training.engine.observation import Observation
+from shoestring.training.engine.one_process import OneProcess
 from shoestring.training.engine.parallel.updates import ShardedUpdates
 from shoestring.training.engine.recovery import OutOfMemory, Recovering
 from shoestring.training.engine.state import State, TrainingState
@@ -42,8 +43,8 @@ class EngineUpdates:
     loader: Loader
     meter: UpdateReports
     recovering: Recovering
-    sharded: ShardedUpdates | None = None
-    """Makes the updates of a run with several logical shards."""
+    strategy: OneProcess | ShardedUpdates
+    """Makes the updates: in one process, or in several logical shards."""
     observation: Observation | None = None
     """Watches the next update, in a replay."""
 

@@ -96,8 +96,12 @@ class Group:
         current.input_form = templates.form(source), source.requires_grad
         current.state = self._state(1)
         attributes = identical.plain_attributes(self.blocks[1])
+        versions = [buffer._version for buffer in self.blocks[1].buffers()]
         start = self._recorder.position()
         result = run()
+        current.written_buffers = [
+            buffer._version != version for buffer, version in zip(self.blocks[1].buffers(), versions, strict=True)
+        ]
         call = Call(1, self._storages_since(start.storages), self._recorder.storage_index(source))
         current.calls.append(call)
         try:
@@ -150,6 +154,9 @@ class Group:
             autocast.cached_casts[id(self._parameters[index][parameter])] = copy
         result = templates.new_tensor(output.form, source)
         self._recorder.bind(result, first + output.offset)
+        for buffer, is_written in zip(self.blocks[index].buffers(), current.written_buffers, strict=True):
+            if is_written:  # the engine copies the buffers that a forward has changed
+                torch.autograd.graph.increment_version(buffer)
         call = Call(index, range(first, first + len(forward.sizes)), is_folded=True)
         current.calls.append(call)
         self.folded_calls += 1

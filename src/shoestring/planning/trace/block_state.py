@@ -129,6 +129,8 @@ class Pass:
     casts: list[tuple[int, int, Any]] = field(default_factory=list)
     """The casts that the second block adds to autocast's cache: the number of the parameter, the number of the storage,
     and a weak reference to the cast."""
+    written_buffers: list[bool] = field(default_factory=list)
+    """Whether the second block's forward writes to each of its buffers."""
     forward: Template | None = None
     output: Output | None = None
     backward: Template | None = None

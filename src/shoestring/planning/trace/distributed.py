@@ -44,8 +44,9 @@ class DistributedReplicas(SingleDevice):
         self._buckets: list[Tensor] = []
         self._rebuilt = False
         _broadcast([*model.parameters(), *self._buffers])
-        self._make_buckets(self.trained, [sys.maxsize])
-        for parameter in self.trained:
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._make_buckets(trained, [sys.maxsize])
+        for parameter in trained:
             parameter.register_post_accumulate_grad_hook(self._remember)
 
     def before_forward(self) -> None:

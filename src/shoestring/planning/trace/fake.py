@@ -13,11 +13,14 @@ from typing import Any
 import torch
 from torch import SymBool, SymFloat, SymInt, Tensor
 from torch._subclasses import fake_tensor
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
+
+from shoestring.planning.trace import values
 
 DEVICE_OF = torch.ops.prim.device.default
 """The operator behind `tensor.device`, called more often than all computing operators together."""
 
+_READ = torch.ops.aten._local_scalar_dense.default
 _UNSAFE_VIEW, _VIEW = torch.ops.aten._unsafe_view.default, torch.ops.aten.view.default
 
 _Bypass: Any = fake_tensor._BypassDispatchCache
@@ -48,6 +51,14 @@ class HostMode(FakeTensorMode):
     @property
     def avoid_device_init(self) -> bool:
         return True
+
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        try:
+            return super().dispatch(func, types, args, kwargs)
+        except DataDependentOutputException:
+            if func is _READ and values.ARE_ASSUMED.get() and args[0].is_floating_point():
+                return values.PLACEHOLDER
+            raise
 
 
 class Mode(HostMode):

@@ -23,20 +23,22 @@ from shoestring.planning.trace import redirected
 from shoestring.planning.trace.loading import children_first
 from shoestring.planning.trace.record import Part
 from shoestring.planning.trace.recorder import Recorder
+from shoestring.planning.trace.replicas import Replicas
 from shoestring.planning.trace.simulated_device import DEVICE, tensors
-from shoestring.planning.trace.single_device import SingleDevice
 from shoestring.techniques import trees
 
 
-class FsdpShards(SingleDevice):
+class FsdpShards(Replicas):
     """`fully_shard` of each block, then of the model, with or without resharding of the blocks after forward."""
 
     def __init__(
         self, recorder: Recorder, model: nn.Module, blocks: list[nn.Module], gpus: int, *, reshard_after_forward: bool
     ) -> None:
-        self._model = model
+        super().__init__(recorder, model, gpus, own_shards=1)
+        self.fully_sharded = self
+        self.used = dict[str, bool]()
         recorder.erase([*model.parameters(), *model.buffers()])
-        self._shards: dict[nn.Parameter, nn.Parameter] = {}
+        self._own_rows: dict[nn.Parameter, nn.Parameter] = {}
         self._shared = _SharedState(recorder, gpus)
         self._has_gathered_each = False
         self._groups = []
@@ -45,7 +47,6 @@ class FsdpShards(SingleDevice):
             self._groups.append(_Group(self._load(recorder, block, loaded_tensors, gpus), self._shared))
             _redirect(block, self._groups[-1], reshard_after_forward=reshard_after_forward)
         self._root = _Group(self._load(recorder, model, loaded_tensors, gpus), self._shared)
-        self.trained = [self._shards[parameter] for parameter in model.parameters() if parameter.requires_grad]
         model.register_forward_pre_hook(lambda *_: self._root.gather())
         model.register_forward_hook(lambda *_: self._shared.free_all_gather_buffer())
 
@@ -67,16 +68,29 @@ class FsdpShards(SingleDevice):
         recorder.label(shards.values(), "weights")
         for parameter in parameters:
             recorder.release(parameter)
-        self._shards |= shards
+        self._own_rows |= shards
         return shards
 
     @contextmanager
     def during_optimizer_setup(self) -> Iterator[None]:
-        self._register(self._shards)
+        self._register(self._own_rows)
         try:
             yield
         finally:
-            self._register({shard: parameter for parameter, shard in self._shards.items()})
+            self._register({shard: parameter for parameter, shard in self._own_rows.items()})
+
+    def gathering(self, loss: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the loss: hooks gather the weights."""
+        return loss
+
+    def begin_update(self) -> None:
+        """Do what `before_update` does once the phase is marked."""
+
+    def end_update(self, used: Iterable[Any]) -> None:
+        """Assume that all parameters have gradients."""
+
+    def position(self) -> float:
+        return 0.0
 
     def before_update(self) -> None:
         """Gather each module once before the first update, as `training/engine/parallel/fully_sharded.py:
@@ -114,7 +128,7 @@ class FsdpShards(SingleDevice):
         self._shared.reduce_scatter_buffer = None
 
     def _register(self, replacements: Mapping[nn.Parameter, nn.Parameter]) -> None:
-        for module in self._model.modules():
+        for module in self.model.modules():
             for name, parameter in module._parameters.items():
                 if parameter is not None:
                     # Set the attribute, so that recurrent layers update their own list of weights.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from shoestring.planning.trace.values import replace_unknown_values
+from shoestring.planning.trace.values import assumed
 
 
 def set_up() -> None:
@@ -26,7 +26,7 @@ def set_up() -> None:
         return
     losses.__dict__["linear_sum_assignment"] = _assign_in_order
     # The number of boxes, by which the losses are divided, is read from the device.
-    _run_within(losses.ImageLoss, replace_unknown_values)
+    _run_within(losses.ImageLoss, assumed)
     _run_within(losses.ImageLoss, _PassingChecks)  # that boxes are not empty
     for name, module in list(sys.modules.items()):
         if name.startswith("transformers.models.") and "detr.modeling_" in name:

@@ -1,89 +1,91 @@
-"""A whole model on each GPU, as the engine trains it: logical shards, whose gradients are summed one by one.
-
-The order of events is that of `engine/parallel`: while a shard is computed, the sums of earlier ones are pending, at
-most one for each level of the tree in which they are added. When all shards are complete, large gradients are sent as
-they are. For the others one flat bucket for each type is allocated, into which they are copied and back, as much as it
-has room for at once.
-"""
+"""A model on several GPUs, as the engine trains it: one of them makes the engine's update of its logical shards."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from shoestring.planning.trace.microbatches import Microbatches
 from shoestring.planning.trace.recorder import Recorder
 from shoestring.planning.trace.simulated_device import DEVICE
 from shoestring.planning.trace.single_device import SingleDevice
-from shoestring.techniques.buckets import BUCKET, fill, split_by_size
+from shoestring.planning.trace.traced_ranks import TracedRanks
+from shoestring.training.data.logical_shards import LogicalShards
+from shoestring.training.engine.parallel.divided_optimizer import DividedOptimizer, divide, require_divisible
+from shoestring.training.engine.parallel.updates import ShardedUpdates
+from shoestring.training.engine.precision import MixedPrecision
+from shoestring.training.engine.update import LossFunction
 
 
 class Replicas(SingleDevice):
-    """One of `gpus` replicas, all of which make the same step."""
+    """One of `gpus` replicas, which has `own_shards` of the logical shards."""
 
-    def __init__(self, recorder: Recorder, model: nn.Module, gpus: int) -> None:
+    fully_sharded: Any = None
+
+    def __init__(self, recorder: Recorder, model: nn.Module, gpus: int, own_shards: int) -> None:
         super().__init__(model)
-        self._recorder = recorder
-        self._gpus = gpus
-        self._pending: list[list[Tensor | None]] = []
-        """The gradients of complete logical shards."""
+        self._recorder, self._gpus, self._own_shards = recorder, gpus, own_shards
+        self._microbatches: Any = None
 
-    def after_shard(self) -> None:
-        self._pending.append([parameter.grad for parameter in self.trained])
-        for parameter in self.trained:
-            parameter.grad = None
+    def set_optimizer(self, optimizer: Optimizer) -> None:
+        self._make_updates(optimizer, self._ranks())
 
-    def exchange(self) -> None:
-        """Add the gradients of all shards, of this GPU and then of the others, and set the sums."""
-        total = self._pending.pop()
-        while self._pending:
-            earlier = self._pending.pop()
-            pairs = [(a, b) for a, b in zip(earlier, total, strict=True) if a is not None and b is not None]
-            if pairs:
-                torch._foreach_add_([a for a, _ in pairs], [b for _, b in pairs])
-            total = [b if a is None else a for a, b in zip(earlier, total, strict=True)]
-            del pairs, earlier
-        for parameter, gradient in zip(self.trained, total, strict=True):
-            parameter.grad = gradient
-        if self._gpus > 1:
-            self._send([gradient for gradient in total if gradient is not None])
+    def update(
+        self,
+        loss: LossFunction,
+        number: int,
+        microbatches: Microbatches,
+        *,
+        mixed_precision: MixedPrecision,
+        clip_norm: float | None,
+    ) -> None:
+        self._microbatches = microbatches
+        microbatches.begin_update(number)
 
-    def _send(self, tensors: list[Tensor]) -> None:
-        """Copy the small tensors into buckets and back."""
-        _, small = split_by_size(tensors, "cuda")
-        for dtype in dict.fromkeys(tensor.dtype for tensor in small):
-            group = [tensor for tensor in small if tensor.dtype == dtype]
-            size = min(sum(map(Tensor.numel, group)), BUCKET // dtype.itemsize)
-            bucket = torch.empty(size, dtype=dtype, device=DEVICE)
-            self._recorder.label([bucket], "gradient buckets")
-            for pieces in fill(group, size):
-                parts = list(bucket[: sum(map(len, pieces))].split([len(piece) for piece in pieces]))
-                torch._foreach_copy_(parts, pieces)
-                torch._foreach_copy_(pieces, parts)
+        def by_shard() -> Iterator[tuple[int, Iterable[tuple[Any, int]]]]:
+            for shard in self._shards.own:
+                yield shard, microbatches
+            microbatches.mark("exchange")
+
+        self._updates.update(
+            loss,
+            number,
+            by_shard(),
+            samples=microbatches.size * microbatches.count * self._shards.count,
+            mixed_precision=mixed_precision,
+            clip_norm=clip_norm,
+            run=microbatches.run,
+        )
+
+    def _ranks(self, rank: int = 0) -> TracedRanks:
+        return TracedRanks(rank, self._gpus, on_exchange=self._label_buckets, on_step=self._mark_step)
+
+    def _make_updates(self, optimizer: Any, ranks: TracedRanks) -> None:
+        self._shards = LogicalShards.of_rank(self._own_shards * self._gpus, ranks.rank, self._gpus)
+        device = torch.device(DEVICE)
+        self._updates = ShardedUpdates(
+            self.model, optimizer, self._shards, ranks, device, seed=0, fully_sharded=self.fully_sharded
+        )
+
+    def _label_buckets(self, tensors: Sequence[Tensor]) -> None:
+        self._recorder.label(tensors, "gradient buckets")  # those that are no gradients or weights
+
+    def _mark_step(self) -> None:
+        self._microbatches.mark("optimizer")
 
 
 class DividedStates(Replicas):
     """The same with divided optimizer states: each GPU updates some whole parameters and sends them to the others."""
 
-    def divide(self, optimizer: Optimizer) -> None:
-        """Leave only the parameters of the GPU with the largest share."""
-        shares: list[list[list[Tensor]]] = [[] for _ in range(self._gpus)]
+    def set_optimizer(self, optimizer: Optimizer) -> None:
+        """Trace the GPU with the largest share of the states."""
+        require_divisible(optimizer)
         sizes = [0] * self._gpus
-        for group in optimizer.param_groups:
-            for share in shares:
-                share.append([])
-            # As in torch's `zero_redundancy_optimizer.py`: the largest parameters first, each to the GPU with the
-            # smallest share.
-            for parameter in sorted(group["params"], key=Tensor.numel, reverse=True):
-                rank = sizes.index(min(sizes))
-                shares[rank][-1].append(parameter)
-                sizes[rank] += parameter.numel()
-        largest_share = shares[sizes.index(max(sizes))]
-        for group, parameters in zip(optimizer.param_groups, largest_share, strict=True):
-            group["params"] = parameters
-        for parameter in set(optimizer.state) - {parameter for parameters in largest_share for parameter in parameters}:
-            del optimizer.state[parameter]
-
-    def after_update(self) -> None:
-        """Send the parameters that this GPU has updated, and receive the others."""
-        self._send([parameter.detach() for parameter in self.trained])
+        for parameter, rank in divide([group["params"] for group in optimizer.param_groups], self._gpus).items():
+            sizes[rank] += parameter.numel()
+        ranks = self._ranks(sizes.index(max(sizes)))
+        self._make_updates(DividedOptimizer(optimizer, ranks, torch.device(DEVICE)), ranks)

@@ -17,14 +17,13 @@ from shoestring.planning.trace.single_device import SingleDevice
 
 
 def traced_shards(settings: Settings, gpus: int, *, torch_ddp: bool) -> int:
-    """Return how many logical shards of a GPU have to be traced: the last of them runs with the most pending sums.
+    """Return how many logical shards of a GPU are traced.
 
-    0: gradients are not summed by logical shard.
+    More than eight need the memory of eight, but for one sum of gradients that is pending each time they double.
     """
     if torch_ddp or (gpus > 1 and settings.sharding in ("zero2", "zero3")):
-        return 0
-    own_shards = (settings.logical_shards or gpus) // gpus
-    return own_shards.bit_length() if gpus > 1 or own_shards > 1 else 0
+        return 1
+    return min(8, (settings.logical_shards or gpus) // gpus)
 
 
 def apply(
@@ -36,15 +35,15 @@ def apply(
 
     Raises UsageError if FSDP2 does not support the model.
     """
+    shards = traced_shards(settings, gpus, torch_ddp=torch_ddp)
     if gpus == 1:
-        has_shards = traced_shards(settings, gpus, torch_ddp=torch_ddp) > 1
-        return Replicas(recorder, model, gpus) if has_shards else SingleDevice(model)
+        return Replicas(recorder, model, gpus, shards) if shards > 1 else SingleDevice(model)
     match settings.sharding:
         case "ddp" | None if torch_ddp:
             return DistributedReplicas(recorder, model)
         case "ddp" | None:
-            return Replicas(recorder, model, gpus)
+            return Replicas(recorder, model, gpus, shards)
         case "zero1":
-            return DividedStates(recorder, model, gpus)
+            return DividedStates(recorder, model, gpus, shards)
         case "zero2" | "zero3":
             return FsdpShards(recorder, model, blocks, gpus, reshard_after_forward=settings.sharding == "zero3")

@@ -1,19 +1,19 @@
-"""Run updates as the engine does, on the simulated device, and mark their phases in the record."""
+"""Run the engine's own updates on the simulated device, and mark their phases in the record."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from shoestring.base.errors import TraceError, UsageError
 from shoestring.base.settings import Settings
 from shoestring.planning.trace import (
     attention,
-    autocast,
     determinism,
     inference,
     loading,
@@ -24,16 +24,16 @@ from shoestring.planning.trace import (
     simulated_device,
     values,
 )
-from shoestring.planning.trace.averaging import TracedAverages
 from shoestring.planning.trace.folding import Folding
 from shoestring.planning.trace.loading import Loading
+from shoestring.planning.trace.microbatches import Microbatches
 from shoestring.planning.trace.record import Event, Storage
 from shoestring.planning.trace.recorder import Recorder
-from shoestring.planning.trace.simulated_device import DEVICE
-from shoestring.planning.trace.single_device import SingleDevice
+from shoestring.planning.trace.traced_precision import traced_precision
 from shoestring.recipe.losses import Loss, clip_norm, losses_by_stage, scalar_loss
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.techniques import adapt, checkpointing, fp32_modules, kernels, memory_format, nested, offload
+from shoestring.techniques import adapt, checkpointing, fp32_modules, kernels, memory_format, offload
+from shoestring.training.engine.averaging import AveragedWeights
 
 TRACED_MICROBATCHES = 2
 """The second accumulates into existing gradients; all later ones repeat it."""
@@ -66,7 +66,6 @@ def run(
     attention.CAPABILITY.set(capability)
     on_gpu = capability is not None
     assert settings.micro_batch is not None and settings.precision is not None
-    precision = settings.precision
     recipe, losses = loaded.recipe, losses_by_stage(loaded.recipe)
     model = simulated_device.build(lambda: adapt.planned_model(loaded))
     memory_format.apply(model, settings.memory_format)
@@ -83,6 +82,7 @@ def run(
         stack.enter_context(python_calls.counting(recorder.count_python_calls))
         if on_gpu and way_of_loading == "engine" and not torch_ddp:
             stack.enter_context(determinism.deterministic_operators())
+        stack.enter_context(_norms_of_all_gradients(in_few_kernels=on_gpu))
         recorder.mark("model", 0)
         if way_of_loading == "transformers":
             loading.load_with_transformers(recorder, model)
@@ -97,66 +97,33 @@ def run(
         folding = Folding(recorder, model, blocks if can_fold else [])
         stack.enter_context(folding.attached())
         parallelism = sharding.apply(recorder, model, blocks, settings, gpus, torch_ddp=torch_ddp)
-        shards = sharding.traced_shards(settings, gpus, torch_ddp=torch_ddp)
         with parallelism.during_optimizer_setup():
             optimizer = adapt.optimizer(loaded, model)
-        averages = TracedAverages(recorder, parallelism.trained, loaded.ema)
-        parallelism.divide(optimizer)
+            averages = AveragedWeights(model, loaded.ema) if loaded.ema is not None else None
+        recorder.label(averages.averages.values() if averages else (), "averaged weights")
         kernels.choose(optimizer, settings.optimizer_kernel, foreach_by_default=on_gpu)
-        device_optimizer = offload.offloaded_optimizer(optimizer, settings)
-        scaler = _Scaler() if precision == "fp16" else None
-        samples = settings.micro_batch * accumulate
+        parallelism.set_optimizer(offload.offloaded_optimizer(optimizer, settings))
         initially_trained = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-        microbatches = min(TRACED_MICROBATCHES, accumulate)
+        microbatches = Microbatches(
+            recorder, batch, settings, folding, parallelism, min(TRACED_MICROBATCHES, accumulate)
+        )
+        mixed_precision = traced_precision(settings.precision, microbatches.begin_backward)
         for number, loss in [(number, loss) for number in range(2) for loss in losses]:
             if loaded.parts.learning.rollout:
                 recorder.mark("generation", number)
+                samples = settings.micro_batch * accumulate
                 inference.run_steps(recorder, loaded.parts.learning.rollout, model, recipe.batch(samples), settings)
-            device_batch: Any = None
-            for index in range(microbatches * max(1, shards)):
-                recorder.mark("forward", number, index)
-                if index == 0:
-                    parallelism.before_update()
-                # The previous batch is replaced once the next one is on the device.
-                device_batch = simulated_device.move_batch(batch, settings.memory_format)
-                recorder.label(nested.tensors(device_batch), "batch")
-                parallelism.before_forward()
-                with folding.microbatch():
-                    _run_microbatch(
-                        recorder,
-                        loss,
-                        model,
-                        device_batch,
-                        settings,
-                        scaler,
-                        1 / microbatches,
-                        (number, index),
-                        parallelism,
-                    )
-                if (index + 1) % microbatches == 0:
-                    parallelism.after_shard()
-            del device_batch
-            if shards:
-                recorder.mark("exchange", number)
-                parallelism.exchange()
-            recorder.mark("optimizer", number)
-            parameters = [parameter for parameter in parallelism.trained if parameter.grad is not None]
-            if scaler:
-                scaler.unscale(parameters)
-            if (max_norm := clip_norm(loaded.parts, loss)) is not None:
-                nn.utils.clip_grad_norm_(parameters, max_norm, foreach=on_gpu)
-            with values.replace_unknown_values():
-                device_optimizer.step()
-            recorder.label(simulated_device.tensors(list(optimizer.state.values())), "optimizer states")
-            if scaler:
-                scaler.update()
-            averages.add()
-            del parameters
-            # A recipe's optimizer may override how and when its gradients are cleared.
-            device_optimizer.zero_grad(set_to_none=True)
-            if gpus > 1:  # the optimizer lacks the parameters that other GPUs update
-                for parameter in parallelism.trained:
-                    parameter.grad = None
+            with values.assumed():
+                parallelism.update(
+                    values.known_in(partial(_scalar_loss, loss)),
+                    number,
+                    microbatches,
+                    mixed_precision=mixed_precision,
+                    clip_norm=clip_norm(loaded.parts, loss),
+                )
+                recorder.label(simulated_device.tensors(list(optimizer.state.values())), "optimizer states")
+                if averages:
+                    averages.add()
             parallelism.after_update()
             for parameter, is_trained in initially_trained:  # a loss may freeze some for its stage
                 parameter.requires_grad_(is_trained)
@@ -164,60 +131,24 @@ def run(
         return recorder.record()
 
 
-def _run_microbatch(
-    recorder: Recorder,
-    compute_loss: Loss,
-    model: nn.Module,
-    device_batch: Any,
-    settings: Settings,
-    scaler: _Scaler | None,
-    loss_scale: float,
-    position: tuple[int, int],
-    parallelism: SingleDevice,
-) -> None:
-    """Run forward and backward of a microbatch; `position` is the number of its update and its index there."""
-    assert settings.precision is not None
-    with autocast.region(settings.precision):
-        loss = _mean_loss(compute_loss, model, device_batch) * loss_scale
-    if scaler:
-        loss = scaler.scale(loss)
-    recorder.mark("backward", *position)
-    parallelism.before_backward()
-    loss.backward()
-    parallelism.after_backward()
-    recorder.label((parameter.grad for parameter in model.parameters()), "gradients")
+@contextmanager
+def _norms_of_all_gradients(*, in_few_kernels: bool) -> Iterator[None]:
+    """Let `clip_grad_norm_` choose the kernels of the target, which it does not for fake tensors."""
+    module: Any = nn.utils.clip_grad
+    has_foreach_support = module._has_foreach_support
+    module._has_foreach_support = lambda *_: in_few_kernels
+    try:
+        yield
+    finally:
+        module._has_foreach_support = has_foreach_support
 
 
-def _mean_loss(compute_loss: Loss, model: nn.Module, batch: Any) -> Tensor:
-    """Return the mean over the samples of the batch.
-
-    What the recipe has returned is only referred to in this function. In the caller's variables it would remain in
-    memory during backward, which it does not in training.
-    """
+def _scalar_loss(compute_loss: Loss, model: nn.Module, batch: Any) -> Any:
+    """Return what the recipe's loss returns. Raises TraceError if that is not a loss."""
     value = compute_loss(model, batch)
     try:
-        loss, weight = scalar_loss(value)
+        scalar_loss(value)
     except UsageError as error:
         # For a plan, a UsageError says that other settings may do; a microbatch of 1 would hide the mistake.
         raise TraceError(error.message, hint=error.hint) from error
-    mean: Tensor = loss if weight is None else loss / weight
-    return mean
-
-
-class _Scaler:
-    """The tensors and operators of `torch.amp.GradScaler`, which itself reads values from the device."""
-
-    def __init__(self) -> None:
-        self._scale = torch.ones((), device=DEVICE)
-        self._growth = torch.zeros((), dtype=torch.int32, device=DEVICE)
-
-    def scale(self, loss: Tensor) -> Tensor:
-        return loss * self._scale
-
-    def unscale(self, parameters: Iterable[nn.Parameter]) -> None:
-        self._non_finite = torch.zeros((), device=DEVICE)
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        torch._amp_foreach_non_finite_check_and_unscale_(gradients, self._non_finite, self._scale.reciprocal())
-
-    def update(self) -> None:
-        torch._amp_update_scale_(self._scale, self._growth, self._non_finite, 2.0, 0.5, 2000)
+    return value

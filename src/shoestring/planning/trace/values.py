@@ -1,38 +1,40 @@
-"""A placeholder for values that an optimizer reads from the simulated device."""
+"""A placeholder for values that the engine and optimizers read from the simulated device."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, TypeVar
 
-import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException
-from torch.utils._python_dispatch import TorchDispatchMode
+T = TypeVar("T")
 
 PLACEHOLDER = 0.5
 """Neither this value nor 1 minus it is zero, so an optimizer can divide by both."""
 
+ARE_ASSUMED: ContextVar[bool] = ContextVar("ARE_ASSUMED", default=False)
+"""Whether a floating-point `item()` of a fake tensor returns the placeholder (`HostMode.dispatch` in `fake.py`).
+
+The engine reads the weight of an update and the scale of fp16, Adafactor norms; no size depends on them. Reading a
+boolean, which could change the control flow, still raises.
+"""
+
 
 @contextmanager
-def replace_unknown_values() -> Iterator[None]:
-    """Within the context, a floating-point `item()` of a fake tensor returns the placeholder.
-
-    Adafactor reads norms from the device to scale its steps, and no size depends on them. Reading a boolean, which
-    could change the control flow, still raises.
-    """
-    mode: Any = _PlaceholderMode
-    with mode():
+def assumed(*, are_assumed: bool = True) -> Iterator[None]:
+    """Within the context, values that are read are assumed."""
+    token = ARE_ASSUMED.set(are_assumed)
+    try:
         yield
+    finally:
+        ARE_ASSUMED.reset(token)
 
 
-class _PlaceholderMode(TorchDispatchMode):
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        try:
-            return func(*args, **(kwargs or {}))
-        except DataDependentOutputException:
-            if func is torch.ops.aten._local_scalar_dense.default and args[0].is_floating_point():
-                return PLACEHOLDER
-            raise
+def known_in(function: Callable[..., T]) -> Callable[..., T]:
+    """Return the function, in which reading a value raises: what a recipe reads may decide what it does."""
+
+    def call(*arguments: Any) -> T:
+        with assumed(are_assumed=False):
+            return function(*arguments)
+
+    return call

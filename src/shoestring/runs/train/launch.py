@@ -3,7 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
@@ -16,7 +16,14 @@ from shoestring.recipe.options import LoadedRecipe
 from shoestring.remote.backup.processes import copying, require_elsewhere, restoring
 from shoestring.runs.train.meeting import Meeting, leading
 from shoestring.runs.train.parallel import process_count, train_in_ranks
-from shoestring.runs.train.session import LaunchRequest, local_target, make_stop, reopen, train_joined, train_session
+from shoestring.runs.train.session import (
+    LaunchRequest,
+    ending_with_peers,
+    local_target,
+    make_stop,
+    open_session,
+    reopen,
+)
 from shoestring.runs.train.starting import import_training, start_or_continue, write_config_file
 from shoestring.runs.train.supervised import write_pause
 from shoestring.training.engine.parallel.launcher import Launcher
@@ -76,9 +83,13 @@ def launch(
                     if count > 1 and loaded.reference and not launcher:
                         command = _resume_command(recipe, request)
                         return train_in_ranks(loaded.reference, values, count, directory, request, stop, command)
-                    train = train_joined if launcher else train_session
+                    joins = launcher is not None
                     try:
-                        return train(loaded, settings, directory, target, request, stop)
+                        with ending_with_peers() if joins else nullcontext():
+                            session = open_session(loaded, settings, directory, target, request, stop, joins=joins)
+                            from shoestring.training.loop import train  # which imports torch: its allocator is chosen
+
+                            return train(*session)
                     except SessionOver:  # the record of the session has written its end
                         return (directory.state() or StoredState()).outcome()
 
@@ -186,7 +197,11 @@ def _follow(
         meeting.require_shared(directory, announcement)
         loaded, settings = reopen(directory, recipe, values)
         try:
-            return train_joined(loaded, settings, directory, target, request, stop)
+            with ending_with_peers():
+                session = open_session(loaded, settings, directory, target, request, stop, joins=True)
+                from shoestring.training.loop import train
+
+                return train(*session)
         except SessionOver:
             pass
     return (directory.state() or StoredState()).outcome()

@@ -66,7 +66,14 @@ def _report(channel: RankChannel, message: ShoestringError, error: Exception) ->
 def _train(job: dict[str, Any]) -> int:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # all ranks of an agent are on this machine
     sys.path[:] = job["path"]  # the recipe imports here what it can import in the agent
-    from shoestring.runs.train.session import LaunchRequest, local_target, make_stop, reopen, train_joined
+    from shoestring.runs.train.session import (
+        LaunchRequest,
+        ending_with_peers,
+        local_target,
+        make_stop,
+        open_session,
+        reopen,
+    )
     from shoestring.training.run_directory.directory import RunDirectory
     from shoestring.training.session.stop import SessionOver
 
@@ -81,8 +88,11 @@ def _train(job: dict[str, Any]) -> int:
         # A stop is not an end here: a rank that ended alone would leave the others waiting. They decide once connected.
         loaded, settings = reopen(directory, job["recipe"], job["values"])
         try:
-            # The agent knows better why another rank has ended.
-            train_joined(loaded, settings, directory, target, request, stop, on_lost=lambda _: None)
+            with ending_with_peers(on_lost=lambda _: None):  # the agent knows better why another rank has ended
+                session = open_session(loaded, settings, directory, target, request, stop, joins=True)
+                from shoestring.training.loop import train
+
+                train(*session)
         except SessionOver:  # the record of the session has written its end
             return 0
     return 0

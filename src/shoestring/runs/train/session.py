@@ -1,13 +1,15 @@
-"""One session of training of a run whose recipe and settings are known, in this process."""
+"""What one session of training of a run needs whose recipe and settings are known, in this process."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shoestring.base.errors import Interruption, RunError, UsageError
 from shoestring.base.settings import Settings
@@ -20,9 +22,12 @@ from shoestring.runs.train.supervised import session_seconds
 from shoestring.techniques.expandable_segments import expandable_segments
 from shoestring.training.run_directory.directory import RunDirectory
 from shoestring.training.session.deadline import Deadline
-from shoestring.training.session.outcome import Outcome
 from shoestring.training.session.signals import StopSignals
 from shoestring.training.session.stop import Stop
+
+if TYPE_CHECKING:
+    from shoestring.training.library_loop import LibraryLoop
+    from shoestring.training.request import SessionRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +70,7 @@ def make_stop(request: LaunchRequest, target: Target, signals: StopSignals, star
     return stop
 
 
-def train_session(
+def open_session(
     loaded: LoadedRecipe,
     settings: Settings,
     directory: RunDirectory,
@@ -74,8 +79,8 @@ def train_session(
     stop: Stop,
     *,
     joins: bool = False,
-) -> Outcome:
-    """Train until the run is finished or the session is over; if this process `joins` others, together with them.
+) -> tuple[SessionRequest, LibraryLoop | None]:
+    """Return the arguments of `training.loop.train`; if this process `joins` others, it has joined them then.
 
     The caller holds the lock of the run's directory, or has been started by the process that does.
     """
@@ -85,7 +90,6 @@ def train_session(
     import torch
 
     from shoestring.training.engine.parallel.ranks import Ranks
-    from shoestring.training.loop import train
     from shoestring.training.request import SessionRequest
 
     library = None
@@ -106,7 +110,7 @@ def train_session(
     disk_bytes = request.disk_bytes
     if disk_bytes is None and target.platform:  # the platform's present limit
         disk_bytes = target.platform.disk_bytes
-    session = SessionRequest(
+    return SessionRequest(
         loaded=loaded,
         settings=settings,
         run=directory,
@@ -116,26 +120,17 @@ def train_session(
         disk_bytes=disk_bytes,
         allow_inexact=request.allow_inexact,
         ranks=Ranks.join(),
-    )
-    return train(session, library)
+    ), library
 
 
-def train_joined(
-    loaded: LoadedRecipe,
-    settings: Settings,
-    directory: RunDirectory,
-    target: Target,
-    request: LaunchRequest,
-    stop: Stop,
-    on_lost: Callable[[str], object] = write_messages,
-) -> Outcome:
-    """Train as one of several processes.
+@contextmanager
+def ending_with_peers(on_lost: Callable[[str], object] = write_messages) -> Iterator[None]:
+    """If one of the processes that this one trains with has ended, call `on_lost` with a message and leave Python.
 
-    If another one has ended, this one calls `on_lost` with a message and leaves Python at once: nothing that it could
-    still do, or wait for, would help.
+    Nothing that this process could still do, or wait for, would help.
     """
     try:
-        return train_session(loaded, settings, directory, target, request, stop, joins=True)
+        yield
     except Interruption as interruption:
         from shoestring.training.engine.parallel.ranks import PeerLostError
 

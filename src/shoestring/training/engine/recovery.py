@@ -2,11 +2,11 @@
 overflow in fp16."""
 
 import contextlib
-import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import torch
 from torch import nn
@@ -17,7 +17,12 @@ from shoestring.base.renamed import accepts_old_arguments, instance_attributes_o
 from shoestring.techniques.fallbacks import halved, least_micro_batch
 from shoestring.techniques.norms import trains_batch_norm
 from shoestring.training.engine.buffers import BufferBackup
-from shoestring.training.engine.memory import Failure, catch_out_of_memory, free_unused_memory, retry_with_freed_memory
+from shoestring.training.engine.memory import (
+    Failure,
+    free_unused_memory,
+    out_of_memory_message,
+    retry_with_freed_memory,
+)
 from shoestring.training.engine.precision import MIN_LOSS_SCALE, MixedPrecision
 from shoestring.training.engine.update import UpdateResult
 from shoestring.training.monitor.host_memory import describe_memory
@@ -40,6 +45,31 @@ class OutOfMemory:
 
     if not TYPE_CHECKING:
         __getattr__ = instance_attributes_of("OutOfMemory")
+
+
+class Attempt:
+    """One attempt at an update or an evaluation: the context in which it is made.
+
+    An out-of-memory error ends the context. Only its message becomes the result: the error references every frame that
+    it passed through, and so all their tensors, which are freed when the context has ended.
+    """
+
+    def __init__(self, micro_batch: int) -> None:
+        self.micro_batch = micro_batch
+        self.result: Any = None
+        """Set in the context; a `Failure` if the attempt has run out of memory."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        message = out_of_memory_message(error) if isinstance(error, Exception) else None
+        if message is None:
+            return False
+        self.result = Failure(message)
+        return True
 
 
 class Recovering:
@@ -83,21 +113,30 @@ class Recovering:
         self._buffers = BufferBackup(model)
 
     def run(self, attempt: Callable[[int], T | Failure], micro_batch: int) -> tuple[T, int]:
-        """Call `attempt(micro_batch)`, with half the microbatch after each out-of-memory error, and return its result
-        and the microbatch that fit.
+        """Call `attempt(micro_batch)` as often as `attempts` yields, and return its result and the microbatch."""
+        for current in self.attempts(micro_batch):
+            with current:
+                current.result = attempt(current.micro_batch)
+        return current.result, current.micro_batch
 
-        If the result is an `UpdateResult` whose step was skipped because scaled gradients overflowed, the attempt is
-        repeated with the smaller scale; `skipped` of the returned result counts all of these.
+    def attempts(self, micro_batch: int) -> Iterator[Attempt]:
+        """Yield attempts, contexts in which the update is made, until one has a result that counts.
 
-        Raises RunError if the smallest microbatch does not fit and no fallback is left, and HalfDoneError if weights
-        may be partly updated: then only a checkpoint restores them.
+        After an out-of-memory error the next attempt has half the microbatch. If the result is an `UpdateResult` whose
+        step was skipped because scaled gradients overflowed, the next one has the smaller scale; `skipped` of the last
+        result counts all of these.
+
+        Raises RunError if the smallest microbatch does not fit and no fallback is left. HalfDoneError, which an attempt
+        raises if weights may be partly updated, ends them: then only a checkpoint restores the weights.
         """
         retry_with_freed_memory(self._buffers.save, "copying the model's buffers")
         scaler = self._mixed_precision.scaler
         scale = scaler.state_dict() if scaler else {}
         overflows = 0
         while True:
-            result = catch_out_of_memory(functools.partial(attempt, micro_batch))
+            attempt = Attempt(micro_batch)
+            yield attempt
+            result = attempt.result
             if isinstance(result, Failure):
                 discard_attempt(self._model, self._optimizer, self._mixed_precision)
                 # The cache has blocks of the sizes that failed, which smaller ones would split; and a frame that has
@@ -120,7 +159,7 @@ class Recovering:
                         overflows += 1
                         continue
                 result.skipped += overflows
-            return result, micro_batch
+            return
 
     def _next_micro_batch(self, failure: str, micro_batch: int) -> int:
         """Return the microbatch to try next, after applying a fallback if it cannot be smaller."""

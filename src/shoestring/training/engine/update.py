@@ -4,6 +4,7 @@ The loss of an update is the sum over all microbatches divided by their total we
 batch is split.
 """
 
+import math
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -145,9 +146,9 @@ def step(
     The errors are those of `update`.
     """
     total_sum, total_weight, expected_weight = total
-    # A single microbatch needs no correction, and its weight on a GPU is not waited for.
-    needs_correction = total_weight is not expected_weight
-    if (needs_correction or isinstance(total_weight, float)) and total_weight == 0:
+    # A single microbatch needs no correction, and its weight on a GPU is not waited for. That of several is read once.
+    correction = 1.0 if total_weight is expected_weight else _ratio(expected_weight, total_weight)
+    if math.isinf(correction) or (isinstance(total_weight, float) and total_weight == 0):
         raise RunError(
             "the total weight of an update's samples is zero", hint="check whether all of their targets are padding"
         )
@@ -156,8 +157,8 @@ def step(
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if mixed_precision.scaler:
         mixed_precision.scaler.unscale_(optimizer)
-    if needs_correction and total_weight != expected_weight:
-        foreach.multiply(gradients, float(expected_weight / total_weight))
+    if correction != 1:
+        foreach.multiply(gradients, correction)
     if on_gradients:
         on_gradients()
     norm = whole(nn.utils.clip_grad_norm_(parameters, clip_norm)) if clip_norm is not None else None
@@ -165,6 +166,11 @@ def step(
     stepped = _step(optimizer, mixed_precision)
     optimizer.zero_grad(set_to_none=True)
     return UpdateResult(loss=mean, gradient_norm=norm, skipped=int(not stepped), stepped=stepped)
+
+
+def _ratio(expected: Weight, total: Weight) -> float:
+    """Return the factor that corrects gradients, which were divided by `expected`; infinite for a `total` of zero."""
+    return float(expected / total) if isinstance(total, Tensor) or total else math.inf
 
 
 def _add_gradient(
