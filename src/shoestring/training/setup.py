@@ -13,10 +13,10 @@ from shoestring.training.data.loading import Loader
 from shoestring.training.data.order import DataOrder
 from shoestring.training.data.seeded import seeded_data
 from shoestring.training.engine import precision
+from shoestring.training.engine.assembly import strategy
 from shoestring.training.engine.building import build
 from shoestring.training.engine.environment import environment
 from shoestring.training.engine.memory import explaining_out_of_memory
-from shoestring.training.engine.one_process import OneProcess
 from shoestring.training.engine.parallel.default_group import without_default_group
 from shoestring.training.engine.parallel.fully_sharded import is_fully_sharded
 from shoestring.training.engine.parallel.ranks import ONE_RANK
@@ -203,21 +203,11 @@ def _engine_updates(
         packing=request.settings.packing == "yes",
         memory_format=request.settings.memory_format,
     )
-    strategy: OneProcess | ShardedUpdates
-    if request.shards.count == 1:
-        strategy, times = OneProcess(state.model, state.optimizer, seed=request.recipe.seed), None
-    else:
-        strategy = ShardedUpdates(
-            state.model,
-            state.optimizer,
-            request.shards,
-            request.ranks,
-            request.device,
-            seed=request.recipe.seed,
-            fully_sharded=state.fully_sharded,
-        )
-        strategy.times.input_seconds = lambda: loader.waiting_seconds
-        times = strategy.times if request.ranks.size > 1 else None
+    updates = strategy(state, request.shards, request.ranks, request.device, seed=request.recipe.seed)
+    times = None
+    if isinstance(updates, ShardedUpdates):
+        updates.times.input_seconds = lambda: loader.waiting_seconds
+        times = updates.times if request.ranks.size > 1 else None
     meter = Meter(
         record.events,
         record.progress,
@@ -229,4 +219,4 @@ def _engine_updates(
         note=record.note,
     )
     recovering = oom.recovering_update(state, request, record)
-    return EngineUpdates(state=state, order=order, loader=loader, meter=meter, recovering=recovering, strategy=strategy)
+    return EngineUpdates(state=state, order=order, loader=loader, meter=meter, recovering=recovering, strategy=updates)

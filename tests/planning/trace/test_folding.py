@@ -156,7 +156,7 @@ def fold(
     recipe: Any, options: dict[str, Any], settings: dict[str, Any], gpus: int, accumulate: int, capability: Any
 ) -> tuple[int, str]:
     """Return the number of folded calls of blocks, and a description of the first event that folding has changed."""
-    from shoestring.planning.trace import update
+    from shoestring.planning.trace import simulated_place, update
     from shoestring.planning.trace.folding import Folding, NotRepeatableError
     from shoestring.planning.trace.recorder import Recorder
 
@@ -167,7 +167,7 @@ def fold(
             super().__init__(*arguments)
             counts.append(self)
 
-    update.Folding = Counted  # type: ignore[misc]
+    simulated_place.Folding = Counted  # type: ignore[misc]
     loaded = finding.load(recipe, options) if isinstance(recipe, str) else finding.find(recipe)
     records = []
     for folds in (True, False):

@@ -187,11 +187,12 @@ def _open(loaded: LoadedRecipe) -> Facts:
 
 def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any], *, folds: bool) -> Trace | None:
     """Return the trace that is requested; None if it has to be made without folding."""
-    from shoestring.planning.trace import inference, sharding, update
+    from shoestring.planning.trace import inference, update
     from shoestring.planning.trace.explain import explain_errors
     from shoestring.planning.trace.facts import first_batches
     from shoestring.planning.trace.folding import NotRepeatableError
     from shoestring.planning.trace.recorder import Recorder
+    from shoestring.planning.trace.simulated_place import traced_shards
     from shoestring.techniques import deferred_compiler, memory_format
 
     recorder = Recorder()
@@ -225,7 +226,7 @@ def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any], *, fo
             )
         except NotRepeatableError:
             return None
-    shards = sharding.traced_shards(settings, request["gpus"], torch_ddp=request["torch_ddp"])
+    shards = traced_shards(settings, request["gpus"], torch_ddp=request["torch_ddp"])
     return Trace(
         micro_batch=settings.micro_batch,
         microbatches=min(update.TRACED_MICROBATCHES, request["accumulate"]) * shards,

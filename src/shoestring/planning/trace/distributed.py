@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from shoestring.base.units import MIB
+from shoestring.planning.trace.microbatches import Hooks
 from shoestring.planning.trace.recorder import Recorder
 from shoestring.planning.trace.simulated_device import DEVICE
-from shoestring.planning.trace.single_device import SingleDevice
 
 FIRST_BUCKET = MIB
 BUCKET = 25 * MIB
@@ -32,11 +32,10 @@ BROADCASTS_AT_ONCE = 2
 """`max_in_flight` of `broadcast_coalesced` in torch's `csrc/distributed/c10d/comm.cpp`."""
 
 
-class DistributedReplicas(SingleDevice):
+class DistributedReplicas(Hooks):
     """`DistributedDataParallel(model)` with its defaults."""
 
     def __init__(self, recorder: Recorder, model: nn.Module) -> None:
-        super().__init__(model)
         self._recorder = recorder
         self._buffers = list(model.buffers())
         self._ready: dict[nn.Parameter, None] = {}

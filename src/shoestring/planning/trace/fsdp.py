@@ -11,8 +11,7 @@ policy; frozen weights are sharded as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -21,34 +20,41 @@ from torch import Tensor, nn
 from shoestring.base.errors import UsageError
 from shoestring.planning.trace import redirected
 from shoestring.planning.trace.loading import children_first
+from shoestring.planning.trace.microbatches import Hooks
 from shoestring.planning.trace.record import Part
 from shoestring.planning.trace.recorder import Recorder
-from shoestring.planning.trace.replicas import Replicas
 from shoestring.planning.trace.simulated_device import DEVICE, tensors
 from shoestring.techniques import trees
 
 
-class FsdpShards(Replicas):
+class FsdpShards(Hooks):
     """`fully_shard` of each block, then of the model, with or without resharding of the blocks after forward."""
 
     def __init__(
         self, recorder: Recorder, model: nn.Module, blocks: list[nn.Module], gpus: int, *, reshard_after_forward: bool
     ) -> None:
-        super().__init__(recorder, model, gpus, own_shards=1)
-        self.fully_sharded = self
         self.used = dict[str, bool]()
         recorder.erase([*model.parameters(), *model.buffers()])
+        self._model, self._reshards = model, reshard_after_forward
         self._own_rows: dict[nn.Parameter, nn.Parameter] = {}
         self._shared = _SharedState(recorder, gpus)
         self._has_gathered_each = False
-        self._groups = []
+        self._blocks: list[tuple[nn.Module, _Group]] = []
         loaded_tensors: set[Tensor] = set()
         for block in blocks:
-            self._groups.append(_Group(self._load(recorder, block, loaded_tensors, gpus), self._shared))
-            _redirect(block, self._groups[-1], reshard_after_forward=reshard_after_forward)
+            self._blocks.append((block, _Group(self._load(recorder, block, loaded_tensors, gpus), self._shared)))
         self._root = _Group(self._load(recorder, model, loaded_tensors, gpus), self._shared)
-        model.register_forward_pre_hook(lambda *_: self._root.gather())
-        model.register_forward_hook(lambda *_: self._shared.free_all_gather_buffer())
+
+    def attach(self) -> None:
+        """Let calls of the model and its blocks gather the weights; outside of updates its parameters are the shards.
+
+        Call it when all techniques are applied.
+        """
+        for block, group in self._blocks:
+            _redirect(block, group, reshard_after_forward=self._reshards)
+        self._model.register_forward_pre_hook(lambda *_: self._root.gather())
+        self._model.register_forward_hook(lambda *_: self._shared.free_all_gather_buffer())
+        self._register(self._own_rows)
 
     def _load(
         self, recorder: Recorder, module: nn.Module, loaded_tensors: set[Tensor], gpus: int
@@ -71,23 +77,17 @@ class FsdpShards(Replicas):
         self._own_rows |= shards
         return shards
 
-    @contextmanager
-    def during_optimizer_setup(self) -> Iterator[None]:
-        self._register(self._own_rows)
-        try:
-            yield
-        finally:
-            self._register({shard: parameter for parameter, shard in self._own_rows.items()})
-
     def gathering(self, loss: Callable[..., Any]) -> Callable[..., Any]:
         """Return the loss: hooks gather the weights."""
         return loss
 
     def begin_update(self) -> None:
-        """Do what `before_update` does once the phase is marked."""
+        """Let the model's parameters be the whole ones, which `before_update` gathers."""
+        self._register({shard: parameter for parameter, shard in self._own_rows.items()})
 
-    def end_update(self, used: Iterable[Any]) -> None:
+    def end_update(self, used: Iterable[Any]) -> None:  # noqa: ARG002
         """Assume that all parameters have gradients."""
+        self._register(self._own_rows)
 
     def position(self) -> float:
         return 0.0
@@ -99,7 +99,7 @@ class FsdpShards(Replicas):
         FSDP2 has no separate stream for a gathering that is asked for (`get_all_gather_streams` in
         `_fsdp_param_group.py`).
         """
-        for group in () if self._has_gathered_each else (*self._groups, self._root):
+        for group in () if self._has_gathered_each else (*self._groups(), self._root):
             group.prefetch("gathered weights")
             group.gather()
             group.reshard()
@@ -119,7 +119,7 @@ class FsdpShards(Replicas):
 
     def after_backward(self) -> None:
         """Reduce the groups that no hook has reduced: blocks whose inputs need no gradient, and the root."""
-        groups = [*reversed(self._groups), self._root]
+        groups = [*reversed(self._groups()), self._root]
         for group in groups:
             if group.state != "reduced":
                 group.reduce()
@@ -127,8 +127,11 @@ class FsdpShards(Replicas):
             group.reset()
         self._shared.reduce_scatter_buffer = None
 
+    def _groups(self) -> list[_Group]:
+        return [group for _, group in self._blocks]
+
     def _register(self, replacements: Mapping[nn.Parameter, nn.Parameter]) -> None:
-        for module in self.model.modules():
+        for module in self._model.modules():
             for name, parameter in module._parameters.items():
                 if parameter is not None:
                     # Set the attribute, so that recurrent layers update their own list of weights.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
-from typing import Any, Protocol
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Any
 
 from torch import nn
 
@@ -15,10 +15,8 @@ from shoestring.techniques import nested
 from shoestring.training.engine.update import Microbatch, Weight, Work
 
 
-class Hooks(Protocol):
-    """What a way to train on several GPUs does within an update; nothing on one GPU."""
-
-    model: nn.Module
+class Hooks:
+    """What happens within an update besides the engine's own code: nothing on one GPU."""
 
     def before_update(self) -> None:
         """Run before the first microbatch of an update."""
@@ -32,29 +30,33 @@ class Hooks(Protocol):
     def after_backward(self) -> None:
         """Run after the gradients of each microbatch are accumulated."""
 
+    def after_update(self) -> None:
+        """Run after the gradients are cleared."""
+
 
 class Microbatches:
     """Equal microbatches of an update, `count` of each logical shard."""
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        batch: Any,
-        settings: Settings,
-        folding: Folding,
-        hooks: Hooks,
-        count: int,
-    ) -> None:
+    folding: Folding
+    hooks: Hooks
+
+    def __init__(self, recorder: Recorder, batch: Any, settings: Settings, count: int) -> None:
+        """`folding` and `hooks` have to be set before the first update."""
         assert settings.micro_batch is not None
         self.size, self.count = settings.micro_batch, count
         self._recorder, self._batch, self._settings = recorder, batch, settings
-        self._folding, self._hooks = folding, hooks
         self._position = (0, 0)
 
-    def begin_update(self, number: int) -> None:
-        self._position = (number, -1)
+    def by_shard(
+        self, model: nn.Module, number: int, shards: Iterable[int], *, exchanges: bool
+    ) -> Iterator[tuple[int, Iterable[tuple[Any, int]]]]:
+        """Yield the logical `shards` of update `number`, each with its microbatches, then mark the next phase."""
+        self._model, self._position = model, (number, -1)
+        for shard in shards:
+            yield shard, self._of_shard()
+        self.mark("exchange" if exchanges else "optimizer")
 
-    def __iter__(self) -> Iterator[tuple[Any, int]]:
+    def _of_shard(self) -> Iterator[tuple[Any, int]]:
         """Yield the microbatches of a logical shard on the simulated device, with their size.
 
         No variable refers to a batch: the engine decides how long it is in memory.
@@ -64,7 +66,7 @@ class Microbatches:
             self._position = number, index + 1
             self._recorder.mark("forward", *self._position)
             if index < 0:
-                self._hooks.before_update()
+                self.hooks.before_update()
             yield self._on_device(), self.size
 
     def _on_device(self) -> Any:
@@ -75,15 +77,15 @@ class Microbatches:
     def begin_backward(self) -> None:
         """The forward pass of the current microbatch and its loss are computed."""
         self._recorder.mark("backward", *self._position)
-        self._hooks.before_backward()
+        self.hooks.before_backward()
 
     def run(self, work: Work, batch: Any, expected: Weight | None, key: Hashable) -> Microbatch:  # noqa: ARG002
         """Run forward and backward of a microbatch, as a runner of the engine."""
-        self._hooks.before_forward()
-        with self._folding.microbatch():
+        self.hooks.before_forward()
+        with self.folding.microbatch():
             result = work(batch, expected)
-            self._hooks.after_backward()
-        self._recorder.label((parameter.grad for parameter in self._hooks.model.parameters()), "gradients")
+            self.hooks.after_backward()
+        self._recorder.label((parameter.grad for parameter in self._model.parameters()), "gradients")
         return result
 
     def mark(self, phase: Any) -> None:

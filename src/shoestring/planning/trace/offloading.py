@@ -14,6 +14,12 @@ from shoestring.planning.trace.recorder import Recorder
 from shoestring.techniques import checkpointing, offload
 
 
+def require_not_offloaded(settings: Settings, gpus: int) -> None:
+    """Raise UsageError for an offload of several GPUs."""
+    if settings.offload != "no" and gpus > 1:
+        raise UsageError(f"offload={settings.offload}: cannot be estimated on several GPUs yet")
+
+
 def move(
     recorder: Recorder, model: nn.Module, recipe: Any, settings: Settings, gpus: int, *, from_host: bool = True
 ) -> None:
@@ -23,12 +29,9 @@ def move(
 
     Raises UsageError if the model has no blocks or if there are several GPUs.
     """
-    if settings.offload != "no" and gpus > 1:
-        raise UsageError(f"offload={settings.offload}: cannot be estimated on several GPUs yet")
+    require_not_offloaded(settings, gpus)
     if settings.offload != "parameters":
-        # FSDP2 moves parameters, not layers.
-        is_divided = gpus > 1 and settings.sharding in ("zero2", "zero3")
-        loading.move_model(recorder, model, from_host=from_host, flattens=not is_divided)
+        loading.move_model(recorder, model, from_host=from_host)
         return
     blocks = checkpointing.blocks(model, recipe)
     host_parameters = {id(parameter) for parameter in offload.block_parameters_on_host(model, blocks)}

@@ -16,24 +16,20 @@ from shoestring.planning.trace import (
     attention,
     determinism,
     inference,
-    loading,
     masks,
-    offloading,
     python_calls,
-    sharding,
     simulated_device,
     values,
 )
-from shoestring.planning.trace.folding import Folding
 from shoestring.planning.trace.loading import Loading
 from shoestring.planning.trace.microbatches import Microbatches
 from shoestring.planning.trace.record import Event, Storage
 from shoestring.planning.trace.recorder import Recorder
-from shoestring.planning.trace.traced_precision import traced_precision
+from shoestring.planning.trace.simulated_place import SimulatedPlace
 from shoestring.recipe.losses import Loss, clip_norm, losses_by_stage, scalar_loss
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.techniques import adapt, checkpointing, fp32_modules, kernels, memory_format, offload
-from shoestring.training.engine.averaging import AveragedWeights
+from shoestring.techniques import adapt
+from shoestring.training.engine.assembly import assemble, host_model, strategy
 
 TRACED_MICROBATCHES = 2
 """The second accumulates into existing gradients; all later ones repeat it."""
@@ -64,14 +60,14 @@ def run(
     Raises whatever the recipe's code raises, and NotRepeatableError if the model has to be traced without `folds`.
     """
     attention.CAPABILITY.set(capability)
-    on_gpu = capability is not None
+    is_gpu = capability is not None
     assert settings.micro_batch is not None and settings.precision is not None
     recipe, losses = loaded.recipe, losses_by_stage(loaded.recipe)
-    model = simulated_device.build(lambda: adapt.planned_model(loaded))
-    memory_format.apply(model, settings.memory_format)
+    model = host_model(lambda: simulated_device.build(lambda: adapt.planned_model(loaded)), settings)
     masks.IS_PACKED.set(settings.packing == "yes")
     make_batch = loaded.parts.data.packed_batch if settings.packing == "yes" else None
     batch = (make_batch or recipe.batch)(settings.micro_batch)
+    microbatches = Microbatches(recorder, batch, settings, min(TRACED_MICROBATCHES, accumulate))
     # A Python exception raised in backward in another thread would abort the process.
     with (
         simulated_device.fake_mode(),
@@ -80,51 +76,46 @@ def run(
         ExitStack() as stack,
     ):
         stack.enter_context(python_calls.counting(recorder.count_python_calls))
-        if on_gpu and way_of_loading == "engine" and not torch_ddp:
+        if is_gpu and way_of_loading == "engine" and not torch_ddp:
             stack.enter_context(determinism.deterministic_operators())
-        stack.enter_context(_norms_of_all_gradients(in_few_kernels=on_gpu))
+        stack.enter_context(_norms_of_all_gradients(in_few_kernels=is_gpu))
         recorder.mark("model", 0)
-        if way_of_loading == "transformers":
-            loading.load_with_transformers(recorder, model)
-        else:
-            offloading.move(recorder, model, recipe, settings, gpus, from_host=on_gpu)
-        recorder.label(model.parameters(), "weights")
-        recorder.label(model.buffers(), "buffers")
-        checkpointing.apply(model, loaded.parts, settings.checkpointing)
-        fp32_modules.apply(model, settings.fp32_modules)
-        can_fold = folds and settings.offload in (None, "no") and not torch_ddp
-        blocks = checkpointing.blocks(model, loaded.parts)
-        folding = Folding(recorder, model, blocks if can_fold else [])
-        stack.enter_context(folding.attached())
-        parallelism = sharding.apply(recorder, model, blocks, settings, gpus, torch_ddp=torch_ddp)
-        with parallelism.during_optimizer_setup():
-            optimizer = adapt.optimizer(loaded, model)
-            averages = AveragedWeights(model, loaded.ema) if loaded.ema is not None else None
-        recorder.label(averages.averages.values() if averages else (), "averaged weights")
-        kernels.choose(optimizer, settings.optimizer_kernel, foreach_by_default=on_gpu)
-        parallelism.set_optimizer(offload.offloaded_optimizer(optimizer, settings))
-        initially_trained = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-        microbatches = Microbatches(
-            recorder, batch, settings, folding, parallelism, min(TRACED_MICROBATCHES, accumulate)
+        place = SimulatedPlace(
+            recorder,
+            model,
+            settings,
+            microbatches,
+            stack,
+            gpus=gpus,
+            is_gpu=is_gpu,
+            torch_ddp=torch_ddp,
+            way_of_loading=way_of_loading,
+            folds=folds,
         )
-        mixed_precision = traced_precision(settings.precision, microbatches.begin_backward)
+        assembly = assemble(loaded, settings, place)
+        averages, shards = assembly.averages, place.shards
+        recorder.label(averages.averages.values() if averages else (), "averaged weights")
+        updates = strategy(assembly, shards, place.ranks, place.device, seed=loaded.seed)
+        initially_trained = [(parameter, parameter.requires_grad) for parameter in place.parameters]
         for number, loss in [(number, loss) for number in range(2) for loss in losses]:
             if loaded.parts.learning.rollout:
                 recorder.mark("generation", number)
                 samples = settings.micro_batch * accumulate
                 inference.run_steps(recorder, loaded.parts.learning.rollout, model, recipe.batch(samples), settings)
             with values.assumed():
-                parallelism.update(
+                updates.update(
                     values.known_in(partial(_scalar_loss, loss)),
                     number,
-                    microbatches,
-                    mixed_precision=mixed_precision,
+                    microbatches.by_shard(model, number, shards.own, exchanges=shards.count > 1),
+                    samples=microbatches.size * microbatches.count * shards.count,
+                    mixed_precision=assembly.mixed_precision,
                     clip_norm=clip_norm(loaded.parts, loss),
+                    run=microbatches.run,
                 )
-                recorder.label(simulated_device.tensors(list(optimizer.state.values())), "optimizer states")
+                recorder.label(simulated_device.tensors(list(assembly.optimizer.state.values())), "optimizer states")
                 if averages:
                     averages.add()
-            parallelism.after_update()
+            place.hooks.after_update()
             for parameter, is_trained in initially_trained:  # a loss may freeze some for its stage
                 parameter.requires_grad_(is_trained)
         recorder.mark("end", 1)
