@@ -13,6 +13,11 @@ _DECODER = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "tie_word_embeddings": T
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     **CONFIGURATIONS,
+    "gpt2-tiny": _model("gpt2", "GPT2LMHeadModel", vocab_size=512, n_positions=64, n_embd=64, n_layer=4, n_head=4),
+    "resnet-tiny": _model(
+        "resnet", "ResNetForImageClassification", embedding_size=16, hidden_sizes=[16, 32], depths=[1, 1],
+        layer_type="basic",
+    ),
     "flan-t5-base": _model(
         "t5", "T5ForConditionalGeneration", d_model=768, d_ff=2048, d_kv=64, num_heads=12, num_layers=12,
         feed_forward_proj="gated-gelu", decoder_start_token_id=0,

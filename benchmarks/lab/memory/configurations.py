@@ -30,6 +30,8 @@ class Configuration:
     work: Work = "updates"
     first_share: float = 1.0
     """The length of the samples of the very first microbatch, as a share of that of all later ones."""
+    records: bool = False
+    """Whether answers contain the requests to the allocator, in order."""
 
     @property
     def id(self) -> str:

@@ -15,8 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.lab.memory import requested
 from benchmarks.lab.memory.configurations import Configuration
-from benchmarks.lab.memory.measuring import MICROBATCHES, without_initial_values
+from benchmarks.lab.memory.measuring import MICROBATCHES, UPDATES, without_initial_values
 from benchmarks.lab.memory.serving import serve
 
 from shoestring.base.errors import ShoestringError
@@ -54,12 +55,13 @@ class Estimator:
         else:
             trace = self._tracer.trace_inference(traced, device, work="evaluation")
         breakdown = memory(trace, device, allocator=settings.allocator, gpus=gpus)
-        return {
+        answer = {
             "allocated": dataclasses.asdict(breakdown.allocated),
             "reserved": dataclasses.asdict(breakdown.reserved),
             "loading": breakdown.loading_bytes - sum(part.bytes for part in breakdown.parts if part.name in _OUTSIDE),
             "parts": {part.name: part.bytes for part in breakdown.parts if part.name not in _OUTSIDE},
         }
+        return answer | ({"requests": requested.estimated(trace, device, UPDATES)} if configuration.records else {})
 
 
 def open_tracer(loaded: LoadedRecipe) -> Tracer:

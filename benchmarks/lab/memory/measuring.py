@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from benchmarks.lab.memory import requested
 from benchmarks.lab.memory.configurations import Configuration
 from benchmarks.lab.memory.serving import serve
 
@@ -29,15 +30,15 @@ from shoestring.recipe.options import LoadedRecipe
 from shoestring.techniques import nested
 from shoestring.training.data.batches import to_device
 from shoestring.training.data.logical_shards import LogicalShards
+from shoestring.training.engine.assembly import strategy
 from shoestring.training.engine.building import build
 from shoestring.training.engine.determinism import deterministic
 from shoestring.training.engine.evaluation_mode import evaluation_mode
 from shoestring.training.engine.memory import out_of_memory_message
 from shoestring.training.engine.parallel import joining
 from shoestring.training.engine.parallel.ranks import Ranks
-from shoestring.training.engine.parallel.updates import ShardedUpdates
 from shoestring.training.engine.state import TrainingState
-from shoestring.training.engine.update import mean_loss, update
+from shoestring.training.engine.update import mean_loss
 
 UPDATES = 4
 """The first makes the optimizer's states, the second has its peak beside them, and two more confirm that peak."""
@@ -58,6 +59,8 @@ def measure(configuration: Configuration, rank: int) -> dict[str, Any]:
         ranks = Ranks.join()
         loaded = configuration.load(Path(folder))
         assert not torch.cuda.memory_reserved(device)
+        if configuration.records:
+            requested.record()
         peaks: dict[str, Any] = {"fits": True}
         try:
             with without_initial_values():
@@ -75,7 +78,8 @@ def measure(configuration: Configuration, rank: int) -> dict[str, Any]:
         statistics = torch.cuda.memory_stats(device)
         names = {"allocated": "allocated_bytes.all.peak", "reserved": "reserved_bytes.all.peak"}
         names |= {"requested": "requested_bytes.all.peak", "retries": "num_alloc_retries"}
-        return peaks | {name: statistics.get(key, 0) for name, key in names.items()}
+        peaks |= {name: statistics.get(key, 0) for name, key in names.items()}
+        return peaks | ({"requests": requested.recorded(device)} if configuration.records else {})
 
 
 def _microbatches(
@@ -103,11 +107,7 @@ def _make_updates(
     settings = configuration.settings
     (loss,) = losses_by_stage(loaded.recipe)
     shards = LogicalShards.of_rank(settings.logical_shards or ranks.size, ranks.rank, ranks.size)
-    sharded = None
-    if shards.count > 1:
-        sharded = ShardedUpdates(
-            state.model, state.optimizer, shards, ranks, device, seed=loaded.seed, fully_sharded=state.fully_sharded
-        )
+    updates = strategy(state, shards, ranks, device, seed=loaded.seed)
     arguments: dict[str, Any] = {
         "samples": MICROBATCHES * (settings.micro_batch or 1) * shards.count,
         "mixed_precision": state.mixed_precision,
@@ -117,11 +117,8 @@ def _make_updates(
     for number in range(UPDATES):
         share = 1.0 if number else configuration.first_share
         batches = _microbatches(configuration, loaded, device, MICROBATCHES * len(shards.own), first_share=share)
-        if sharded:
-            by_shard = ((shard, islice(batches, MICROBATCHES)) for shard in shards.own)
-            result = sharded.update(loss, number, by_shard, **arguments)
-        else:
-            result = update(state.model, state.optimizer, loss, batches, **arguments)
+        by_shard = ((shard, islice(batches, MICROBATCHES)) for shard in shards.own)
+        result = updates.update(loss, number, by_shard, **arguments)
         if not getattr(result, "stepped", False):
             raise RuntimeError(f"update {number} made no step: {result}")
         if state.averages:
