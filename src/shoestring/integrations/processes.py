@@ -11,9 +11,10 @@ import torch.distributed as dist
 
 from shoestring.base.errors import UsageError
 from shoestring.base.streams import flush, write_messages
+from shoestring.training.engine.parallel.errors import PeerLostError
 from shoestring.training.engine.parallel.joining import join
 from shoestring.training.engine.parallel.launcher import Launcher, end_with_agent
-from shoestring.training.engine.parallel.ranks import PeerLostError, Ranks
+from shoestring.training.engine.parallel.ranks import Ranks
 
 
 @contextmanager

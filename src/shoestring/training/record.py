@@ -22,7 +22,7 @@ from shoestring.hardware.probe import machine
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.techniques.parameter_count import ParameterCount
 from shoestring.training.checkpoint.store import Saved
-from shoestring.training.engine.parallel.ranks import PeerLostError
+from shoestring.training.engine.parallel.errors import PeerLostError
 from shoestring.training.engine.recovery import OutOfMemory
 from shoestring.training.monitor.events import Events, NoEvents, read, state_digest
 from shoestring.training.monitor.host_memory import host_memory

@@ -15,7 +15,7 @@ from shoestring.training.engine.memory import (
     HalfDoneError,
     catch_out_of_memory,
 )
-from shoestring.training.engine.parallel.ranks import RanksApartError
+from shoestring.training.engine.parallel.errors import RanksApartError
 from shoestring.training.evaluation import best_entry, patience_exhausted, split_evidence
 from shoestring.training.evaluation_steps import best_validation, evaluate_epoch, evaluate_on
 from shoestring.training.held_out_answers import answer_held_out_prompts
