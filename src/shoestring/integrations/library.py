@@ -63,7 +63,7 @@ class LibraryUpdates:
             build=build,
             whole_batch=whole_batch,
             ema=request.recipe.ema,
-            rank=request.ranks.rank,
+            processes=request.processes,
         )
 
     def run(self, session: TrainingSession) -> str:

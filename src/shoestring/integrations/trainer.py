@@ -46,7 +46,6 @@ from shoestring.integrations.splitting import make_splitting_class
 from shoestring.integrations.state import LibraryState
 from shoestring.remote.backup.processes import copying, require_elsewhere, restoring
 from shoestring.techniques.fallbacks import Sizes
-from shoestring.training.checkpoint.store import Restored, Store
 from shoestring.training.checkpoint.trained import frozen_digest
 from shoestring.training.engine.determinism import deterministic
 from shoestring.training.engine.parallel.ranks import ONE_RANK, Ranks
@@ -55,7 +54,7 @@ from shoestring.training.record import Record
 from shoestring.training.request import SessionRequest
 from shoestring.training.run_directory.directory import RunDirectory
 from shoestring.training.run_directory.stored import StoredPlan
-from shoestring.training.run_store import complete_weights, load_newest, run_saver, run_store
+from shoestring.training.run_store import open_store, run_saver
 from shoestring.training.session.stop import SessionOver, Stop, session
 from shoestring.training.training_session import TrainingSession
 
@@ -250,7 +249,7 @@ def _script_session(
         trainer=trainer,
         mixed_precision=mixed_precision("fp32", request.device),
         sizes=Sizes(requested=f"micro_batch={micro_batch}", micro_batch=micro_batch),
-        rank=request.ranks.rank,
+        processes=request.processes,
     )
     facts = {
         **library_versions(),
@@ -258,8 +257,8 @@ def _script_session(
         **script_environment(trainer),
         "frozen weights": frozen_digest(state.model),
     }
-    store, restored = request.ranks.call_in_turn(lambda: _open_store(request, record))
-    saver = run_saver(request, record, store, facts)
+    store, restored = open_store(request, record, request.processes)
+    saver = run_saver(request, record, store, facts, writers=request.processes)
     saver.restore(state, allow_inexact=request.allow_inexact, restored=restored)
     return TrainingSession(
         request=request,
@@ -269,13 +268,6 @@ def _script_session(
         reports=resumable.trainer_session.reports,
         notes=tuple(notes(trainer.args, request.settings)),
     )
-
-
-def _open_store(request: SessionRequest, record: Record) -> tuple[Store, Restored | None]:
-    if request.ranks.is_first:
-        complete_weights(request.run)
-    store = run_store(request, record)
-    return store, load_newest(store, record)
 
 
 def _make_resumable_class(base: type[T], resumable: ResumableTrainer) -> type[T]:

@@ -18,8 +18,6 @@ from shoestring.training.engine.environment import environment
 from shoestring.training.engine.memory import explaining_out_of_memory
 from shoestring.training.engine.one_process import OneProcess
 from shoestring.training.engine.parallel.default_group import without_default_group
-from shoestring.training.engine.parallel.fully_sharded import is_fully_sharded
-from shoestring.training.engine.parallel.ranks import ONE_RANK
 from shoestring.training.engine.parallel.updates import ShardedUpdates
 from shoestring.training.engine.recovery import OutOfMemory
 from shoestring.training.engine.state import State, TrainingState
@@ -49,9 +47,9 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
     # The recipe's data() must not communicate: the ranks call it one after the other.
     request, data, staging_notes = request.ranks.call_in_turn(without_default_group()(lambda: _load(request, record)))
     require_same_data(request.ranks, request.recipe, data, request.settings.workers)
-    saving_ranks = request.ranks.with_own_group() if is_fully_sharded(request.settings, request.ranks) else ONE_RANK
-    store, restored = request.ranks.call_in_turn(lambda: open_store(request, record, saving_ranks))
-    make_saver = partial(run_saver, request, record, store, saving_ranks=saving_ranks)
+    writers = request.processes.with_writers()
+    store, restored = open_store(request, record, writers)
+    make_saver = partial(run_saver, request, record, store, writers=writers)
     stored = request.run.plan()
     notes = (*(stored.notes if stored else ()), *staging_notes)
     session = build_session(request, record, data, restored, make_saver, library, notes)
