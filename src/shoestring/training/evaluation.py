@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import Any, TypeVar
 
 import torch
@@ -108,37 +108,32 @@ def evaluate(
     if parts.divides_evaluation:
         result_of, combine_results = _batch_functions(loaded, model)
 
-    @contextmanager
-    def evaluating() -> Iterator[None]:
-        with (
-            evaluation_mode(model),
-            torch.no_grad(),
-            mixed_precision.autocast(),
-            reshaping_views(settings.memory_format),
-        ):
-            yield
-
     def compute() -> Any:
         """Return the results of the batches, or the metrics of an evaluation that has none."""
-        seed_all(derive(loaded.seed, "evaluation"))
-        with evaluating(), closing(batches):
-            if parts.divides_evaluation:
-                return [on_host(result_of(batch, size)) for batch, size in polled_batches]
-            if parts.evaluation.measured:
-                size = {"size": micro_batch} if parts.default_measured_size else {}
-                return parts.evaluation.measured(model, dataset, poll, **size)
-            assert parts.evaluation.evaluate is not None
-            return parts.evaluation.evaluate(model, (batch for batch, _ in polled_batches))
+        if parts.divides_evaluation:
+            return [on_host(result_of(batch, size)) for batch, size in polled_batches]
+        if parts.evaluation.measured:
+            size = {"size": micro_batch} if parts.default_measured_size else {}
+            return parts.evaluation.measured(model, dataset, poll, **size)
+        assert parts.evaluation.evaluate is not None
+        return parts.evaluation.evaluate(model, (batch for batch, _ in polled_batches))
 
     def combine(results: Any) -> dict[str, Any]:
         if not parts.divides_evaluation:
             return as_json(results)
-        with evaluating():
-            if seeds_batches:  # the last batch of a process depends on the number of processes
-                seed_all(derive(loaded.seed, "evaluation", "combine"))
-            return as_json(combine_results(results))
+        if seeds_batches:  # the last batch of a process depends on the number of processes
+            seed_all(derive(loaded.seed, "evaluation", "combine"))
+        return as_json(combine_results(results))
 
-    return strategy.metrics(compute, combine)
+    seed_all(derive(loaded.seed, "evaluation"))
+    with (
+        evaluation_mode(model),
+        closing(batches),
+        torch.no_grad(),
+        mixed_precision.autocast(),
+        reshaping_views(settings.memory_format),
+    ):
+        return strategy.metrics(compute, combine)
 
 
 def _batch_functions(

@@ -31,7 +31,7 @@ TIMEOUT = timedelta(days=30)
 it, not by a timeout."""
 
 _COMPLETE, _OUT_OF_MEMORY, _HALF_DONE, _FAILED, _STOPPED = range(5)
-"""How a piece of work has ended, the one with the highest number decides for all ranks."""
+"""How a piece of work has ended, the one with the highest number decides for all."""
 _MESSAGE_BYTES = 2000
 _ERRORS = {kind.__name__: kind for kind in (UsageError, RunError, CheckpointError)}
 """The errors that are raised on all ranks with their own type; others are a RunError there."""
