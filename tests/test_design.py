@@ -75,6 +75,13 @@ def test_all_packages_are_described_from_the_top_down():
     assert ["__main__", *named] == layers()
 
 
+def test_few_files_know_how_many_processes_there_are():
+    """Besides the exchange itself only the strategies and the assembly of a session do."""
+    source = ROOT / "src" / "shoestring"
+    knowing = [path.relative_to(source).as_posix() for path in source.rglob("*.py") if "ranks." in path.read_text()]
+    assert len(knowing) <= 15, sorted(knowing)
+
+
 def test_picture_has_every_package_once():
     drawn = re.findall(r'class="package">([a-z_]+)<', (ROOT / "docs" / "images" / "packages.svg").read_text())
     assert ["__main__", *drawn] == layers()

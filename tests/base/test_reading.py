@@ -22,6 +22,7 @@ EXCEPTIONS = {
     ("base/reading.py", "loads"): "the module itself",
     ("training/engine/parallel/messages.py", "loads"): PEER,
     ("training/engine/parallel/ranks.py", "loads"): PEER,
+    ("training/processes/replicas.py", "loads"): PEER,
     ("runs/train/meeting.py", "loads"): PEER,
     ("training/engine/parallel/rank_channel.py", "loads"): PEER,
     ("training/engine/parallel/rank_channel.py", "open"): "the null device",

@@ -7,6 +7,7 @@ import torch.distributed as dist
 from shoestring.base.errors import RunError
 from shoestring.integrations.agreement import Agreement
 from shoestring.training.engine.parallel.ranks import PeerLostError, Ranks
+from shoestring.training.processes.replicas import Replicas
 from tests.ranks import run_ranks
 
 COLLECTIVES = (
@@ -27,7 +28,7 @@ def train(agreement, collective, failure):
 
 def test_collectives_end_with_the_failure_of_another_process(tmp_path):
     def act(rank):
-        agreement, barrier = Agreement(Ranks.join()), dist.barrier
+        agreement, barrier = Agreement(Replicas(Ranks.join())), dist.barrier
         for collective in COLLECTIVES:
             error = ValueError("no such row") if rank else None
             kind, message = (ValueError, "^no such row") if rank else (RunError, "^GPU 1: no such row")

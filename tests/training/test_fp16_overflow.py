@@ -13,6 +13,7 @@ from shoestring.training import fp16_overflow, setup, steps
 from shoestring.training.engine.overflow import Overflow
 from shoestring.training.fp16_overflow import mend_overflow
 from shoestring.training.monitor.events import read
+from shoestring.training.processes.one_process import Processes
 from tests.overflowing import Normal, Tokens, Unmendable
 from tests.sessions import final_checkpoint, light_bits, session
 
@@ -144,14 +145,14 @@ def test_the_search_leaves_the_parameters(tmp_path, monkeypatch):
 
 
 def test_divided_weights_are_not_searched(tmp_path, monkeypatch):
-    """Of a session whose weights are divided among ranks."""
+    """Of a session whose weights are divided among processes."""
     monkeypatch.setattr(fp16_overflow, "find_overflow", None)
     asked = []
 
     def divided(session, rebuild):
-        session.updates.state.fully_sharded = object()
-        asked.append(mend_overflow(session, rebuild))
-        session.updates.state.fully_sharded = None
+        with monkeypatch.context() as patch:
+            patch.setattr(Processes, "has_whole_weights", False)
+            asked.append(mend_overflow(session, rebuild))
         return session
 
     monkeypatch.setattr(setup, "mend_overflow", divided)

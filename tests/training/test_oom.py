@@ -196,14 +196,14 @@ def test_failed_copy_continues_and_last_save_is_retried(tmp_path, monkeypatch):
 
     monkeypatch.setattr(saving.HostCopy, "take", fail_to_copy)
     failing = iter([False, True, False])
-    save = saving.Saver.save
+    save = saving.Store.save
 
-    def save_at_second_try(self, state):
+    def save_at_second_try(*arguments, **options):
         if next(failing, False):
             raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory")
-        save(self, state)
+        return save(*arguments, **options)
 
-    monkeypatch.setattr(saving.Saver, "save", save_at_second_try)
+    monkeypatch.setattr(saving.Store, "save", save_at_second_try)
     assert session(Stacked(), tmp_path, {"save_every_updates": 3}).status == "finished"
     (unsaved,) = events(tmp_path, "unsaved")
     assert (unsaved["update"], unsaved["why"]) == (2, "out of memory while copying the state: no 8.00 GiB")

@@ -8,6 +8,7 @@ import torch
 from shoestring.base.errors import RunError
 from shoestring.recipe.finding import find
 from shoestring.training.engine.parallel.ranks import Ranks
+from shoestring.training.processes.replicas import Replicas
 from shoestring.training.same_data import require_same_data
 from tests.ranks import run_ranks
 
@@ -68,13 +69,13 @@ DIFFERENT = {
 
 def test_processes_with_other_data_are_an_error_of_all(tmp_path):
     def act(rank):
-        ranks, loaded = Ranks.join(), find(Mine())
+        processes, loaded = Replicas(Ranks.join()), find(Mine())
         states = random.getstate(), torch.get_rng_state().tolist()
         for parts in SAME.values():
-            require_same_data(ranks, loaded, parts[rank], workers=None)
+            require_same_data(processes, loaded, parts[rank], workers=None)
         for message, parts in DIFFERENT.items():
             with pytest.raises(RunError, match=message) as raised:
-                require_same_data(ranks, loaded, parts[rank], workers=0)
+                require_same_data(processes, loaded, parts[rank], workers=0)
             assert raised.value.message.removeprefix("GPU 1: ").startswith("data() returned other data in process 1: ")
         assert (random.getstate(), torch.get_rng_state().tolist()) == states
 

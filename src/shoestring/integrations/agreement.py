@@ -20,7 +20,8 @@ import torch.distributed as dist
 
 from shoestring.base.streams import flush
 from shoestring.training.engine.memory import Failure, out_of_memory_message
-from shoestring.training.engine.parallel.ranks import Ranks, noticing_lost_peers
+from shoestring.training.engine.parallel.ranks import noticing_lost_peers
+from shoestring.training.processes.one_process import Processes
 
 _COLLECTIVES = (
     "all_gather",
@@ -44,8 +45,8 @@ _PATIENCE_SECONDS = 600.0
 class Agreement:
     """The agreement of the processes of one training."""
 
-    def __init__(self, ranks: Ranks) -> None:
-        self._ranks = ranks
+    def __init__(self, processes: Processes) -> None:
+        self._processes = processes
         self._is_broken = False
 
     def require_all(self) -> None:
@@ -61,7 +62,7 @@ class Agreement:
 
         For a process that has run out of memory it is a torch.OutOfMemoryError in all of them.
         """
-        if self._ranks.size == 1:
+        if self._processes.count == 1:
             yield
             return
         self._is_broken = False
@@ -81,7 +82,7 @@ class Agreement:
 
     def _agree(self, act: Callable[[], None]) -> None:
         try:
-            result = self._ranks.call(act)
+            result = self._processes.call(act)
         except BaseException:
             self._is_broken = True
             raise

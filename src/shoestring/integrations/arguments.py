@@ -12,7 +12,7 @@ from typing import Any
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
 from shoestring.integrations import private_parts
-from shoestring.training.engine.parallel.ranks import Ranks
+from shoestring.training.processes.one_process import Processes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +105,8 @@ def refuse_arguments(trainer: Any, of_train: Mapping[str, Any], *, in_recipe: bo
         )
 
 
-def refuse_distribution(trainer: Any, ranks: Ranks) -> None:
-    """Raise UsageError if the trainer divides its work in another way than equal models in the processes `ranks`."""
+def refuse_distribution(trainer: Any, processes: Processes) -> None:
+    """Raise UsageError if the trainer divides its work in another way than equal models in these processes."""
     kind = trainer.accelerator.distributed_type.value
     if kind not in _REPLICATED:
         raise UsageError(
@@ -114,9 +114,9 @@ def refuse_distribution(trainer: Any, ranks: Ranks) -> None:
             hint="train with data parallelism: leave out the arguments fsdp and deepspeed, and choose neither of them "
             "in the configuration of accelerate",
         )
-    if trainer.args.world_size != ranks.size:
+    if trainer.args.world_size != processes.count:
         raise UsageError(
-            f"world_size is {trainer.args.world_size}, but this is one of {ranks.size} processes of a launcher",
+            f"world_size is {trainer.args.world_size}, but this is one of {processes.count} processes of a launcher",
             hint="start the script with torchrun or accelerate launch, and enter surviving(...) in each process",
         )
 

@@ -22,7 +22,7 @@ from transformers import TrainerCallback
 
 from shoestring.integrations import private_parts
 from shoestring.integrations.evaluations import Evaluations, final_metrics
-from shoestring.integrations.exchange import GradientExchange
+from shoestring.integrations.exchange import GradientExchange, exchange_of
 from shoestring.integrations.private_parts import find_order_generator, is_between_cycles
 from shoestring.integrations.session import TrainerSession
 from shoestring.integrations.splitting import SplitUpdates
@@ -57,10 +57,8 @@ class StepsCallback(TrainerCallback):
         """
         session = self._trainer_session.session
         self._trainer_session.agreement.require_all()
-        if session.request.ranks.size > 1:
-            model = self._trainer_session.state.model
-            self._exchange = GradientExchange(model, session.request.ranks, session.request.device)
-        elif session.request.loaded is None:
+        self._exchange = exchange_of(session)
+        if self._exchange is None and session.request.loaded is None:
             # A recipe's trainer is made again. Several processes would have to divide their microbatches together.
             self._trainer.split_updates = SplitUpdates(self._trainer, self._trainer_session, self._seed_update)
         is_ended = self._trainer_session.state.is_ended(state.max_steps)
@@ -101,8 +99,8 @@ class StepsCallback(TrainerCallback):
 
     def _seed_update(self) -> None:
         # A process draws numbers of its own: two of them may generate from the same prompt.
-        rank, update = self._trainer_session.ranks.rank, self._trainer.state.global_step
-        seed_all(derive(self._trainer.args.seed, "update", update, *(("rank", rank) if rank else ())))
+        number, update = self._trainer_session.processes.number, self._trainer.state.global_step
+        seed_all(derive(self._trainer.args.seed, "update", update, *(("rank", number) if number else ())))
 
     def end_microbatch(self) -> None:
         """Exchange the gradients of several processes after the last microbatch of an update."""

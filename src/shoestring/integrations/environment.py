@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from shoestring.training.engine.environment import device_name
-from shoestring.training.engine.parallel.ranks import Ranks
+from shoestring.training.processes.one_process import Processes
 
 _LIBRARIES = ("transformers", "accelerate", "peft", "trl")
 
@@ -19,9 +19,10 @@ def library_versions() -> dict[str, str | None]:
     return {library: _version(library) for library in _LIBRARIES}
 
 
-def processes_fact(ranks: Ranks) -> dict[str, int | None]:
+def processes_fact(processes: Processes) -> dict[str, int | None]:
     """Return the number of processes among which a library divides an update, as a part of the environment."""
-    return {"processes": ranks.size if ranks.size > 1 else None}  # None, as in a checkpoint of an earlier version
+    # None for one process, as in a checkpoint of an earlier version.
+    return {"processes": processes.count if processes.count > 1 else None}
 
 
 def script_environment(trainer: Any) -> dict[str, Any]:

@@ -17,6 +17,13 @@ from shoestring.training.engine.parallel.buffers import ShardBuffers
 from shoestring.training.engine.parallel.ranks import Ranks
 from shoestring.training.engine.parallel.tree import Sums
 from shoestring.training.engine.parallel.updates import complete
+from shoestring.training.training_session import TrainingSession
+
+
+def exchange_of(session: TrainingSession) -> GradientExchange | None:
+    """Return the exchange between the processes of a session that begins; None for a single one."""
+    ranks = session.request.ranks
+    return GradientExchange(session.state.model, ranks, session.request.device) if ranks.size > 1 else None
 
 
 class GradientExchange:

@@ -33,12 +33,12 @@ class LibraryUpdates:
 
     def environment(self) -> dict[str, Any]:
         """Return the versions of the libraries, and the processes among which the library divides an update."""
-        return {**library_versions(), **processes_fact(self._resumable.ranks), "logical_shards": None}
+        return {**library_versions(), **processes_fact(self._resumable.processes), "logical_shards": None}
 
     def build(self, request: SessionRequest, samples: Any, saved: Mapping[str, Any] | None) -> LibraryState:
         """Return the state of the recipe's trainer, with the sizes of the `saved` state if there is one."""
-        self._resumable.allow_inexact, self._resumable.ranks = request.allow_inexact, request.ranks
-        settings = request.settings.replace(gpus=request.ranks.size)
+        self._resumable.allow_inexact, self._resumable.processes = request.allow_inexact, request.processes
+        settings = request.settings.replace(gpus=request.processes.count)
         assert settings.precision is not None
 
         def build(sizes: Sizes) -> Any:
@@ -63,7 +63,7 @@ class LibraryUpdates:
             build=build,
             whole_batch=whole_batch,
             ema=request.recipe.ema,
-            rank=request.ranks.rank,
+            processes=request.processes,
         )
 
     def run(self, session: TrainingSession) -> str:

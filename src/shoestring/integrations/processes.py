@@ -11,14 +11,15 @@ import torch.distributed as dist
 
 from shoestring.base.errors import UsageError
 from shoestring.base.streams import flush, write_messages
+from shoestring.training.engine.parallel.errors import PeerLostError
 from shoestring.training.engine.parallel.joining import join
 from shoestring.training.engine.parallel.launcher import Launcher, end_with_agent
-from shoestring.training.engine.parallel.ranks import PeerLostError, Ranks
+from shoestring.training.engine.parallel.ranks import Ranks
 
 
 @contextmanager
 def joined() -> Iterator[Ranks]:
-    """Return a context with the processes of this script, in torch's process group: that of the script if it has one.
+    """Return a context in which the processes of this script are in torch's process group: its own if it has one.
 
     If another one ends, this process leaves Python at once, without saving. It also ends when torch's elastic agent,
     which has started it, is killed: the next start of the script must find the run's directory unlocked.

@@ -11,9 +11,9 @@ from shoestring.integrations.agreement import Agreement
 from shoestring.integrations.private_parts import loss_since_log
 from shoestring.integrations.state import LibraryState
 from shoestring.training import steps
-from shoestring.training.engine.parallel.ranks import Ranks
 from shoestring.training.monitor.host_memory import host_memory
 from shoestring.training.monitor.sampling import sample
+from shoestring.training.processes.one_process import Processes
 from shoestring.training.session.stop import SessionOver
 from shoestring.training.training_session import TrainingSession
 
@@ -49,14 +49,14 @@ class TrainerSession:
         self._session = session
 
     @property
-    def ranks(self) -> Ranks:
+    def processes(self) -> Processes:
         """The processes that train together."""
-        return self.session.request.ranks
+        return self.session.processes
 
     @cached_property
     def agreement(self) -> Agreement:
         """The agreement of the processes that train together."""
-        return Agreement(self.ranks)
+        return Agreement(self.processes)
 
     @property
     def state(self) -> LibraryState:
@@ -114,7 +114,8 @@ class LogReports:
         """Report the updates so far if the library has not logged them for some time."""
         if time.monotonic() - self._since >= self._every_seconds:
             # Each of several processes knows its own loss only, and they do not report at the same time.
-            self._report_unlogged(trainer, loss_since_log(trainer) if self._trainer_session.ranks.size == 1 else None)
+            is_only = self._trainer_session.processes.count == 1
+            self._report_unlogged(trainer, loss_since_log(trainer) if is_only else None)
 
     def report_unlogged(self, trainer: Any) -> None:
         """Report the updates that the library has not logged yet. All processes call it."""
@@ -125,8 +126,7 @@ class LogReports:
         sums = loss_since_log(trainer)
         if sums is None:
             return None
-        rows = self._trainer_session.ranks.gather([sums[0]])
-        return sum(loss for (loss,) in rows) / len(rows), sums[1]
+        return self._trainer_session.processes.mean(sums[0]), sums[1]
 
     def _report_unlogged(self, trainer: Any, sums: tuple[float, int] | None) -> None:
         updates = trainer.state.global_step - self._updates
@@ -143,7 +143,7 @@ class LogReports:
             return
         memory = sample()
         session = self._trainer_session.session
-        samples = args.per_device_train_batch_size * args.gradient_accumulation_steps * session.request.ranks.size
+        samples = args.per_device_train_batch_size * args.gradient_accumulation_steps * session.processes.count
         measured: dict[str, Any] = {
             "update": state.global_step,
             "epoch": math.ceil(state.epoch or 0.0),

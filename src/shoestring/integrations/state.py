@@ -24,8 +24,8 @@ from shoestring.training.checkpoint.trained import trained_state
 from shoestring.training.engine.averaging import AveragedWeights
 from shoestring.training.engine.memory import out_of_memory
 from shoestring.training.engine.parallel.fully_sharded import FullySharded
-from shoestring.training.engine.parallel.ranks import Ranks
 from shoestring.training.engine.precision import MixedPrecision
+from shoestring.training.processes.one_process import ONE_PROCESS, Processes
 
 if TYPE_CHECKING:
     from torch import nn
@@ -58,8 +58,8 @@ class LibraryState:
     averages: AveragedWeights | None = None
     """The averaged weights, once the model is on its device."""
     fully_sharded: FullySharded | None = None
-    rank: int = 0
-    """The rank of this process."""
+    processes: Processes = ONE_PROCESS
+    """The processes that train together."""
     loss_rules: tuple[str, ...] = ()
     """How the losses of a microbatch's parts may add up to its own (`splitting.RULES`); empty until it is measured."""
     _other_logs: Sequence[Mapping[str, Any]] = ()
@@ -117,10 +117,9 @@ class LibraryState:
         }
 
     @contextmanager
-    def collected(self, ranks: Ranks) -> Iterator[None]:
+    def collected(self) -> Iterator[None]:
         """Return a context in which the first process packs the logs of all of them: each sums its own losses."""
-        own = b"" if ranks.is_first else json.dumps(self._current_log()["log"]).encode()
-        self._other_logs = [json.loads(log) for log in ranks.send_to_first(own)]
+        self._other_logs = self.processes.collect(lambda: self._current_log()["log"])
         try:
             yield
         finally:
@@ -181,7 +180,7 @@ class LibraryState:
         """
         log = self.restored.get("log", {})
         logs = [log, *log.get("others", [])]
-        restore_accumulated(self.trainer, logs[self.rank] if self.rank < len(logs) else log)
+        restore_accumulated(self.trainer, logs[self.processes.number] if self.processes.number < len(logs) else log)
         self.averages = AveragedWeights(self.model, self.ema) if self.ema is not None else None
         if not self.restored:
             return

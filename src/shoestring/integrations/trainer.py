@@ -46,16 +46,16 @@ from shoestring.integrations.splitting import make_splitting_class
 from shoestring.integrations.state import LibraryState
 from shoestring.remote.backup.processes import copying, require_elsewhere, restoring
 from shoestring.techniques.fallbacks import Sizes
-from shoestring.training.checkpoint.store import Restored, Store
 from shoestring.training.checkpoint.trained import frozen_digest
 from shoestring.training.engine.determinism import deterministic
-from shoestring.training.engine.parallel.ranks import ONE_RANK, Ranks
 from shoestring.training.engine.precision import mixed_precision
+from shoestring.training.processes.choice import choose_processes
+from shoestring.training.processes.one_process import ONE_PROCESS, Processes
 from shoestring.training.record import Record
 from shoestring.training.request import SessionRequest
 from shoestring.training.run_directory.directory import RunDirectory
 from shoestring.training.run_directory.stored import StoredPlan
-from shoestring.training.run_store import complete_weights, load_newest, run_saver, run_store
+from shoestring.training.run_store import open_store, run_saver
 from shoestring.training.session.stop import SessionOver, Stop, session
 from shoestring.training.training_session import TrainingSession
 
@@ -75,14 +75,14 @@ class ResumableTrainer:
         begin_session: Callable[[Any], TrainingSession] | None = None,
         end_session: Callable[[], None] = lambda: None,
         *,
-        ranks: Ranks = ONE_RANK,
+        processes: Processes = ONE_PROCESS,
         allow_inexact: bool = False,
     ) -> None:
         """`begin_session` makes the session of a script's trainer when that starts to train; `end_session` is called
-        when it has trained. The `ranks` are the processes that train together.
+        when it has trained. The `processes` train together.
         """
         self._begin_session, self.end_session = begin_session, end_session
-        self.ranks, self.allow_inexact = ranks, allow_inexact
+        self.processes, self.allow_inexact = processes, allow_inexact
         self.trainer_session = TrainerSession()
 
     @property
@@ -162,16 +162,17 @@ def surviving(
     quiet_bitsandbytes()
     directory = RunDirectory(Path(run))
     settings = Settings(save_every_seconds=save_every_seconds, keep_checkpoints=keep_checkpoints)
-    with joined() as ranks, session(limit_seconds) as stop, ExitStack() as contexts:
+    with joined() as group, session(limit_seconds) as stop, ExitStack() as contexts:
+        processes = choose_processes(group, settings)
         try:
-            ranks.call_first(lambda: contexts.enter_context(_opened(directory, settings, stop, backup, from_url)))
+            processes.call_first(lambda: contexts.enter_context(_opened(directory, settings, stop, backup, from_url)))
         except SessionOver as over:
-            if ranks.is_first:
+            if processes.is_first:
                 write_messages(f"paused before the run was restored ({over.reason}); run the same command to continue")
             raise SystemExit(0) from over
         # Within the context that waits for the last copy.
         contexts.enter_context(leaving_after_lost_peer())
-        with deterministic(), _record(directory, stop, ranks) as record:
+        with deterministic(), _record(directory, stop, processes) as record:
 
             def begin_session(trainer: Any) -> TrainingSession:
                 request = SessionRequest(
@@ -183,7 +184,7 @@ def surviving(
                     stop=stop,
                     disk_bytes=disk_bytes,
                     allow_inexact=allow_inexact,
-                    ranks=ranks,
+                    ranks=group,
                 )
                 return _script_session(request, record, trainer, resumable)
 
@@ -202,7 +203,7 @@ def surviving(
                     )
                     raise SystemExit(0)
 
-            resumable = ResumableTrainer(begin_session, end_session, ranks=ranks, allow_inexact=allow_inexact)
+            resumable = ResumableTrainer(begin_session, end_session, processes=processes, allow_inexact=allow_inexact)
             try:
                 yield resumable
             except SystemExit as leaving:
@@ -234,11 +235,9 @@ def _opened(
             yield
 
 
-def _record(directory: RunDirectory, stop: Stop, ranks: Ranks) -> Record:
+def _record(directory: RunDirectory, stop: Stop, processes: Processes) -> Record:
     """Return the record of the session, which the first process writes."""
-    return ranks.call_in_turn(
-        lambda: Record(directory, None, stop.deadline, target="local", is_writer=ranks.is_first, processes=ranks.size)
-    )
+    return processes.call_in_turn(lambda: Record(directory, None, stop.deadline, target="local", processes=processes))
 
 
 def _script_session(
@@ -250,16 +249,16 @@ def _script_session(
         trainer=trainer,
         mixed_precision=mixed_precision("fp32", request.device),
         sizes=Sizes(requested=f"micro_batch={micro_batch}", micro_batch=micro_batch),
-        rank=request.ranks.rank,
+        processes=request.processes,
     )
     facts = {
         **library_versions(),
-        **processes_fact(request.ranks),
+        **processes_fact(request.processes),
         **script_environment(trainer),
         "frozen weights": frozen_digest(state.model),
     }
-    store, restored = request.ranks.call_in_turn(lambda: _open_store(request, record))
-    saver = run_saver(request, record, store, facts)
+    store, restored = open_store(request, record, request.processes)
+    saver = run_saver(request, record, store, facts, writers=request.processes)
     saver.restore(state, allow_inexact=request.allow_inexact, restored=restored)
     return TrainingSession(
         request=request,
@@ -271,13 +270,6 @@ def _script_session(
     )
 
 
-def _open_store(request: SessionRequest, record: Record) -> tuple[Store, Restored | None]:
-    if request.ranks.is_first:
-        complete_weights(request.run)
-    store = run_store(request, record)
-    return store, load_newest(store, record)
-
-
 def _make_resumable_class(base: type[T], resumable: ResumableTrainer) -> type[T]:
     """Return a subclass of `base` that saves and restores as the engine does, and stops before the deadline."""
     from transformers import PrinterCallback
@@ -286,8 +278,8 @@ def _make_resumable_class(base: type[T], resumable: ResumableTrainer) -> type[T]
     class Resumable(private_parts.make_resuming_class(make_splitting_class(base))):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
-            refuse_distribution(self, resumable.ranks)
-            if resumable.ranks.size > 1:
+            refuse_distribution(self, resumable.processes)
+            if resumable.processes.count > 1:
                 # Without DistributedDataParallel, whose work is done by `GradientExchange`.
                 self.accelerator.prepare_model = partial(self.accelerator.prepare_model, evaluation_mode=True)
             for callback in (PrinterCallback, ProgressCallback):  # stdout is for data, and progress is reported anyway

@@ -158,7 +158,7 @@ def _compute_metrics(model: Model, dataset: Any, stop: "Stop") -> dict[str, Any]
 
     run, precision = model.run, model.run.mixed_precision()
 
-    def attempt(size: int) -> dict[str, Any]:
+    def attempt(size: int) -> Any:
         return evaluate_dataset(
             run.loaded,
             model.module,
@@ -174,7 +174,7 @@ def _compute_metrics(model: Model, dataset: Any, stop: "Stop") -> dict[str, Any]
     size = run.loaded.evaluation_size(run.settings.micro_batch or 1)
     recovering = Recovering(model.module, None, precision, divisible=run.loaded.parts.splits_evaluation)
     metrics, _ = recovering.run(attempt, size)
-    return metrics
+    return dict[str, Any](metrics)
 
 
 def _write_rows(model: Model, parts: Mapping[str, Any], stop: "Stop", csv: bool, path: Path) -> None:

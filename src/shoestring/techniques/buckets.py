@@ -48,6 +48,6 @@ def fill(tensors: Iterable[Tensor], size: int) -> Iterator[list[Tensor]]:
 def _flat(tensor: Tensor) -> Tensor:
     """Return a view of all elements in one dimension.
 
-    A gradient has the strides of its parameter, so that elements in the order of the memory are the same on all ranks.
+    A gradient has the strides of its parameter: elements in the order of the memory are the same in all processes.
     """
     return tensor.view(-1) if tensor.is_contiguous() else tensor.as_strided((tensor.numel(),), (1,))

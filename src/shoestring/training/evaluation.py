@@ -1,9 +1,9 @@
 """Metrics on data the model does not train on, and what depends on them: the best weights and early stopping."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -19,17 +19,46 @@ from shoestring.training.batch_results import on_host
 from shoestring.training.data.seeding import derive, seed_all
 from shoestring.training.data.sequential import sequential_batches
 from shoestring.training.engine.evaluation_mode import evaluation_mode
+from shoestring.training.engine.memory import Failure
+from shoestring.training.engine.parallel.default_group import without_default_group
 from shoestring.training.engine.precision import MixedPrecision
-from shoestring.training.engine.update import mean_loss
+from shoestring.training.engine.update import loss_sum_and_weight, mean_of_sums
 from shoestring.training.session.polling import poll_deadline
 from shoestring.training.session.stop import Stop
+
+T = TypeVar("T")
 
 _NON_FINITE = ("nan", "inf", "-inf")
 """The names of the numbers that JSON lacks."""
 
-
 Pieces = Iterator[tuple[Any, int]]
 """Parts of an evaluation, with their numbers of samples."""
+
+
+class EvaluationStrategy:
+    """Who evaluates. In this strategy it is one process, which knows of no others; `processes` has those of several."""
+
+    offset, stride = 0, 1
+    """Of the batches, this process computes every `stride`th from number `offset` on."""
+
+    def run(self, attempts: Callable[[], T]) -> T:
+        """Return in all processes what `attempts` returns, which evaluates until the memory suffices."""
+        return without_default_group()(attempts)()
+
+    def attempt(self, compute: Callable[[], T]) -> T | Failure:
+        """Return the result of one attempt, or a Failure without memory for it."""
+        return compute()
+
+    def agree(self, pieces: Pieces) -> Pieces:
+        """Yield the pieces of an evaluation, each when it may be computed."""
+        return pieces
+
+    def metrics(self, compute: Callable[[], Any], combine: Callable[[Any], dict[str, Any]]) -> dict[str, Any] | Failure:
+        """Return what `combine` makes of the results of `compute`, or a Failure without memory for it."""
+        return combine(compute())
+
+
+BY_THIS_PROCESS = EvaluationStrategy()
 
 
 def evaluate(
@@ -44,30 +73,58 @@ def evaluate(
     settings: Settings,
     workers: int = 0,
     seeds_batches: bool = False,
-    agree: Callable[[Pieces], Pieces] = lambda pieces: pieces,
-) -> dict[str, Any]:
+    strategy: EvaluationStrategy = BY_THIS_PROCESS,
+) -> dict[str, Any] | Failure:
     """Compute the recipe's metrics on `dataset`, in evaluation mode, without gradients, `micro_batch` samples at a
     time.
 
     Up to `workers` processes prefetch batches if that saves time; the metrics are bit-identical for any number of them.
     Batches have the memory format of `settings`. With `seeds_batches`, each batch and `combine` have random numbers of
-    their own, as if several ranks evaluated. `agree` lets ranks that compute each batch together go on, or stop, before
-    the same one.
+    their own, which several processes need that divide the batches by their `strategy`. They return a Failure in all of
+    them if one has run out of memory.
 
     Raises SessionOver if the session has to stop before the last batch; the model is unchanged then. Raises UsageError
-    for metrics that are not JSON, and for results of batches that ranks could not send each other.
+    for metrics that are not JSON, and for results of batches that processes could not send each other.
     """
-    parts = loaded.parts
+    parts, offset, stride = loaded.parts, strategy.offset, strategy.stride
     batches = sequential_batches(
-        dataset, loaded.recipe, micro_batch, device, loaded.seed, workers=workers, memory_format=settings.memory_format
+        dataset,
+        loaded.recipe,
+        micro_batch,
+        device,
+        loaded.seed,
+        workers=workers,
+        memory_format=settings.memory_format,
+        offset=offset,
+        stride=stride,
     )
 
     def poll(pieces: Pieces, samples: int) -> Pieces:
-        return agree(poll_deadline(stop, "evaluation", pieces, samples))
+        return strategy.agree(poll_deadline(stop, "evaluation", pieces, samples))
 
-    polled_batches = poll(batches, len(dataset))
+    polled_batches = poll(batches, -(-len(dataset) // stride))
     if seeds_batches:
-        polled_batches = seed_batches(polled_batches, loaded.seed)
+        polled_batches = seed_batches(polled_batches, loaded.seed, offset=offset, stride=stride)
+    if parts.divides_evaluation:
+        result_of, combine_results = _batch_functions(loaded, model)
+
+    def compute() -> Any:
+        """Return the results of the batches, or the metrics of an evaluation that has none."""
+        if parts.divides_evaluation:
+            return [on_host(result_of(batch, size)) for batch, size in polled_batches]
+        if parts.evaluation.measured:
+            size = {"size": micro_batch} if parts.default_measured_size else {}
+            return parts.evaluation.measured(model, dataset, poll, **size)
+        assert parts.evaluation.evaluate is not None
+        return parts.evaluation.evaluate(model, (batch for batch, _ in polled_batches))
+
+    def combine(results: Any) -> dict[str, Any]:
+        if not parts.divides_evaluation:
+            return as_json(results)
+        if seeds_batches:  # the last batch of a process depends on the number of processes
+            seed_all(derive(loaded.seed, "evaluation", "combine"))
+        return as_json(combine_results(results))
+
     seed_all(derive(loaded.seed, "evaluation"))
     with (
         evaluation_mode(model),
@@ -76,22 +133,23 @@ def evaluate(
         mixed_precision.autocast(),
         reshaping_views(settings.memory_format),
     ):
-        if parts.evaluation.measured:
-            size = {"size": micro_batch} if parts.default_measured_size else {}
-            metrics = parts.evaluation.measured(model, dataset, poll, **size)
-        elif parts.evaluates_batches:
-            assert parts.evaluation.evaluate_batch is not None
-            assert parts.evaluation.combine is not None
-            results = [on_host(parts.evaluation.evaluate_batch(model, batch)) for batch, _ in polled_batches]
-            if seeds_batches:
-                seed_combination(loaded.seed)
-            metrics = parts.evaluation.combine(results)
-        elif parts.evaluation.evaluate:
-            metrics = parts.evaluation.evaluate(model, (batch for batch, _ in polled_batches))
-        else:
-            loss = loss_without_stage(loaded.recipe, "an evaluation", EVALUATION_HINT)
-            metrics = {"loss": mean_loss(loss, model, polled_batches)}
-    return as_json(metrics)
+        return strategy.metrics(compute, combine)
+
+
+def _batch_functions(
+    loaded: LoadedRecipe, model: nn.Module
+) -> tuple[Callable[[Any, int], Any], Callable[[Sequence[Any]], Any]]:
+    """Return the function of a batch and its number of samples, and that of the results of all batches."""
+    evaluate_batch, combine = loaded.parts.evaluation.evaluate_batch, loaded.parts.evaluation.combine
+    if evaluate_batch and combine:
+        return lambda batch, _: evaluate_batch(model, batch), combine
+    loss = loss_without_stage(loaded.recipe, "an evaluation", EVALUATION_HINT)
+
+    def loss_of(batch: Any, size: int) -> tuple[float, float]:
+        loss_sum, weight = loss_sum_and_weight(loss(model, batch), size)
+        return float(loss_sum), float(weight)
+
+    return loss_of, lambda sums: {"loss": mean_of_sums(sums)}
 
 
 def seed_batches(batches: Pieces, seed: int, *, offset: int = 0, stride: int = 1) -> Pieces:
@@ -99,11 +157,6 @@ def seed_batches(batches: Pieces, seed: int, *, offset: int = 0, stride: int = 1
     for index, piece in enumerate(batches):
         seed_all(derive(seed, "evaluation", offset + index * stride))
         yield piece
-
-
-def seed_combination(seed: int) -> None:
-    """Seed `combine` as `seed_batches` seeds a batch: the last batch of a rank depends on the number of ranks."""
-    seed_all(derive(seed, "evaluation", "combine"))
 
 
 def as_json(metrics: Any) -> dict[str, Any]:

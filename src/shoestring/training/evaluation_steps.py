@@ -1,19 +1,15 @@
 """The steps that compute metrics: of an epoch that has ended, of a part of the data, of the best epoch."""
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from shoestring.training import oom
 from shoestring.training.checkpoint import light
-from shoestring.training.divided_evaluation import evaluate_divided
-from shoestring.training.engine.parallel.default_group import without_default_group
-from shoestring.training.engine.parallel.fully_sharded import FullySharded
-from shoestring.training.engine.parallel.ranks import RanksApartError
+from shoestring.training.engine.parallel.errors import RanksApartError
 from shoestring.training.evaluation import as_json, best_entry, evaluate, split_evidence
 from shoestring.training.illustrations import describe_examples
+from shoestring.training.processes.steps import shared
 from shoestring.training.save_steps import save_in_background
 from shoestring.training.training_session import TrainingSession
 from shoestring.training.unchanged_buffers import unchanged_buffers
@@ -24,9 +20,7 @@ def evaluate_epoch(session: TrainingSession) -> None:
     """Evaluate the epoch that has just ended on the validation part; save its weights if they are the best so far."""
     session.reports.flush()
     state, settings, run = session.state, session.request.settings, session.request.run
-    deadline, ranks = session.request.stop.deadline, session.request.ranks
-    if ranks.share(lambda: bool(deadline.limit_seconds) and not deadline.has_observed("evaluation batch")):
-        # The first evaluation of a session imports packages and starts kernels: nobody knows whether it ends in time.
+    if _may_be_late(session):
         save_in_background(session)
     with weights_for_use(session):
         started_at = time.monotonic()
@@ -49,6 +43,15 @@ def evaluate_epoch(session: TrainingSession) -> None:
     session.reports.restart()
 
 
+@shared
+def _may_be_late(session: TrainingSession) -> bool:
+    """Return whether this is the first evaluation of a session with a limit, which imports packages and starts kernels:
+    nobody knows whether it ends in time.
+    """
+    deadline = session.request.stop.deadline
+    return bool(deadline.limit_seconds) and not deadline.has_observed("evaluation batch")
+
+
 def best_validation(session: TrainingSession) -> dict[str, Any]:
     """Return the validation metrics of the best epoch so far."""
     parts, history = session.request.recipe.parts, session.state.history
@@ -61,48 +64,39 @@ def best_validation(session: TrainingSession) -> dict[str, Any]:
 
 def evaluate_on(session: TrainingSession, name: str) -> dict[str, Any]:
     """Return the metrics on a part of the data, with their evidence."""
-    state, request = session.state, session.request
-    ranks, sharded = request.ranks, state.fully_sharded
-    is_divided = ranks.size > 1 and session.updates and not sharded and request.recipe.parts.divides_evaluation
-    evaluate_part = partial(
-        partial(evaluate_divided, ranks) if is_divided else partial(evaluate, seeds_batches=request.shards.count > 1),
-        request.recipe,
-        state.model,
-        state.mixed_precision,
-        session.data[name],
-        device=request.device,
-        stop=request.stop,
-        workers=session.updates.loader.workers if session.updates else 0,
-        settings=request.settings,
-    )
+    state, request, updates = session.state, session.request, session.updates
+    is_divisible = updates is not None and request.recipe.parts.divides_evaluation
+    strategy = session.processes.evaluation(state, is_divisible=is_divisible)
+
+    def attempt(micro_batch: int) -> Any:
+        try:
+            return strategy.attempt(
+                lambda: evaluate(
+                    request.recipe,
+                    state.model,
+                    state.mixed_precision,
+                    session.data[name],
+                    micro_batch=micro_batch,
+                    device=request.device,
+                    stop=request.stop,
+                    settings=request.settings,
+                    workers=updates.loader.workers if updates else 0,
+                    seeds_batches=request.shards.count > 1,
+                    strategy=strategy,
+                )
+            )
+        except RanksApartError as error:
+            oom.record_restart(state, request, error, evaluation_batch=micro_batch)
+            raise
+
     size = state.sizes.evaluation_batch or request.recipe.evaluation_size(state.sizes.micro_batch)
     recovering = oom.recovering_evaluation(state, session.record, request.recipe.parts)
     try:
         with unchanged_buffers(session):
-            if sharded:
-                with sharded.freeing():
-                    result = recovering.run(partial(_evaluate_together, session, sharded, evaluate_part), size)
-                metrics, fitting_size = ranks.share(lambda: result)
-            elif is_divided:
-                metrics, fitting_size = recovering.run(lambda micro_batch: evaluate_part(micro_batch=micro_batch), size)
-            else:
-                metrics, fitting_size = ranks.share(
-                    lambda: recovering.run(without_default_group()(lambda size: evaluate_part(micro_batch=size)), size)
-                )
+            metrics, fitting_size = strategy.run(lambda: recovering.run(attempt, size))
     finally:
-        if session.updates:
-            session.updates.state.reset_trained()
+        if updates:
+            updates.state.reset_trained()
     if fitting_size < size:
         state.sizes = replace(state.sizes, evaluation_batch=fitting_size)
-    return cast("dict[str, Any]", metrics)
-
-
-def _evaluate_together(
-    session: TrainingSession, divided: FullySharded, evaluate_part: Callable[..., Any], micro_batch: int
-) -> Any:
-    """Return the metrics of a part, each batch of which all ranks compute together, or a Failure on all of them."""
-    try:
-        return divided.call(lambda: evaluate_part(micro_batch=micro_batch, agree=divided.agree))
-    except RanksApartError as error:
-        oom.record_restart(session.state, session.request, error, evaluation_batch=micro_batch)
-        raise
+    return dict[str, Any](metrics)

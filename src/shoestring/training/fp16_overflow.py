@@ -14,6 +14,7 @@ from shoestring.techniques import fp32_modules
 from shoestring.training.engine.overflow import Overflow, find_overflow
 from shoestring.training.engine.parallel.default_group import without_default_group
 from shoestring.training.first_microbatch import first_microbatch
+from shoestring.training.processes.steps import shared
 from shoestring.training.stored_settings import store_settings
 from shoestring.training.training_session import TrainingSession
 
@@ -29,16 +30,14 @@ def mend_overflow(session: TrainingSession, rebuild: Callable[[], TrainingSessio
     request, updates = session.request, session.updates
     if updates is None or not updates.state.total_updates or not _computes_in_fp16(session):
         return session
-    if updates.state.fully_sharded:
+    if not session.processes.has_whole_weights:
         sharding = f"sharding={request.settings.sharding}"
         note = f"{sharding}: whether the model overflows in fp16 was not tried, because no GPU has all of its weights"
         return replace(session, notes=(*session.notes, note))
     versions = updates.state.parameter_versions()
-    # The other ranks have the same weights, and the samples of the first one decide for all of them.
-    overflow = request.ranks.share(without_default_group()(lambda: _find(session)))
+    overflow = _find(session)
     updates.state.reset_trained()
-    are_changed = request.ranks.gather([updates.state.parameter_versions() != versions])
-    if any(is_changed for (is_changed,) in are_changed):
+    if session.processes.is_any(lambda: updates.state.parameter_versions() != versions):
         session = rebuild()
     if overflow is None:
         return session
@@ -52,6 +51,8 @@ def _computes_in_fp16(session: TrainingSession) -> bool:
     )
 
 
+@shared  # the other processes have the same weights, and the samples of the first one decide for all of them
+@without_default_group()
 def _find(session: TrainingSession) -> dict[str, Any] | None:
     """Return the fields of what overflows, as JSON; None if nothing does."""
     overflow = find_overflow(first_microbatch(session))
@@ -82,7 +83,7 @@ def _computing_in_fp32(session: TrainingSession, overflow: Overflow) -> Training
     fp32_modules.apply(model, setting)
     session.saver.add_to_environment(fp32_modules=setting)
     # No checkpoint exists yet: after a kill before this, the next session finds the same modules.
-    request.ranks.call_first(lambda: store_settings(request.run, {"fp32_modules": setting}))
+    store_settings(request, {"fp32_modules": setting})
     note = (
         f"the model overflows in fp16: {overflow.place} is not finite, so {plural(len(overflow.modules), 'module')} "
         f"will compute in fp32, more slowly (fp32_modules={setting}); the loss of "

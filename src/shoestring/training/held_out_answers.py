@@ -11,7 +11,7 @@ from typing import Any
 from shoestring.base.errors import DataError, UsageError
 from shoestring.base.units import count_text, plural, seconds_text
 from shoestring.training.engine.memory import Failure, NoMemoryError
-from shoestring.training.engine.parallel.default_group import without_default_group
+from shoestring.training.processes.steps import with_whole_model
 from shoestring.training.session.stop import SessionOver
 from shoestring.training.training_session import TrainingSession
 from shoestring.training.undisturbed import compute_undisturbed
@@ -27,7 +27,7 @@ _MOST_BYTES = 500_000
 def answer_held_out_prompts(session: TrainingSession) -> None:
     """Record the recipe's `answers` if an epoch has just ended, or none has begun, and they are not recorded yet.
 
-    They are computed by the first rank, while the others wait. The model and all random numbers are as before
+    The model and all random numbers are as before
     afterwards. Answers that do not fit into the memory, or into the rest of the session, are left out with a note.
 
     Raises SessionOver if the session has to stop, and UsageError if `answers` returns something else than rows.
@@ -37,15 +37,16 @@ def answer_held_out_prompts(session: TrainingSession) -> None:
         return
     if session.is_discarded:
         return
-    if state.fully_sharded:
+    if not session.processes.has_whole_weights:
         if not state.update:
             session.record.note("the held-out prompts are not answered: the weights are divided among the GPUs")
         return
     session.reports.flush()
-    request.ranks.call_first(without_default_group()(lambda: _answer_once(session)))
+    _answer_once(session)
     session.reports.restart()
 
 
+@with_whole_model
 def _answer_once(session: TrainingSession) -> None:
     update, record, stop = session.state.update, session.record, session.request.stop
     earlier_seconds = record.answer_seconds()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shoestring.training.engine.memory import Failure
-from shoestring.training.engine.parallel.default_group import without_default_group
+from shoestring.training.processes.steps import with_whole_model
 from shoestring.training.session.stop import SessionOver
 from shoestring.training.training_session import TrainingSession
 from shoestring.training.undisturbed import compute_undisturbed
@@ -24,8 +24,7 @@ def describe_examples(session: TrainingSession, part: str, evidence: Mapping[str
     """Add the recipe's identifiers of the samples to the rows of the evidence of `part`.
 
     With images, those of the examples are written into the run's directory, and their captions and file names are added
-    to the rows; those of earlier evaluations of this part are removed. The first rank computes them, while the others
-    wait; there are none if the weights are divided among the ranks.
+    to the rows; those of earlier evaluations of this part are removed. There are none if no process has all weights.
     """
     parts, dataset = session.request.recipe.parts, session.data[part]
     rows = _rows(evidence, "examples", len(dataset))
@@ -36,11 +35,11 @@ def describe_examples(session: TrainingSession, part: str, evidence: Mapping[str
         except Exception as error:  # noqa: BLE001 - a name is not worth the run
             session.record.note(f"the examples of the {part} data have no names: {type(error).__name__}: {error}")
     illustrate = parts.evaluation.illustrate
-    if not with_images or illustrate is None or not rows or session.state.fully_sharded:
-        return
-    session.request.ranks.call_first(without_default_group()(lambda: _illustrate(session, part, rows, illustrate)))
+    if with_images and illustrate is not None and rows:
+        _illustrate(session, part, rows, illustrate)
 
 
+@with_whole_model
 def _illustrate(
     session: TrainingSession, part: str, rows: list[dict[str, Any]], illustrate: Callable[..., Mapping[str, bytes]]
 ) -> None:

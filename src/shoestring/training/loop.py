@@ -25,7 +25,6 @@ from shoestring.training import steps
 from shoestring.training.engine.determinism import deterministic_shards
 from shoestring.training.engine.malloc import keeping_freed_memory
 from shoestring.training.engine.memory import explaining_out_of_memory
-from shoestring.training.engine.parallel.default_group import without_default_group
 from shoestring.training.evaluation_steps import best_validation
 from shoestring.training.library_loop import LibraryLoop
 from shoestring.training.record import Record
@@ -54,8 +53,7 @@ def train(request: SessionRequest, library: LibraryLoop | None = None) -> Outcom
             request.loaded,
             request.stop.deadline,
             target=request.target,
-            is_writer=request.ranks.is_first,
-            processes=request.ranks.size,
+            processes=request.processes,
         ) as record,
         explaining_out_of_memory("training"),
         exits_as_errors(),
@@ -63,7 +61,7 @@ def train(request: SessionRequest, library: LibraryLoop | None = None) -> Outcom
     ):
         session = setup(request, record, library)
         record.trust_recipe()
-        request.ranks.call_first(lambda: store_settings_of_result(request.run, session.request.settings))
+        store_settings_of_result(session.request)
         state, updates = session.state, session.updates
         status: Literal["finished", "paused"]
         try:
@@ -71,8 +69,7 @@ def train(request: SessionRequest, library: LibraryLoop | None = None) -> Outcom
                 if library:
                     reason = library.run(session)
                 else:
-                    if not state.fully_sharded:  # whose loss all ranks compute together
-                        request.ranks.call_first(without_default_group()(lambda: report_split_loss(session)))
+                    report_split_loss(session)
                     while not (reason := steps.before_update(session)):
                         steps.one_update(session)
                         save_if_due(session)

@@ -15,6 +15,7 @@ from shoestring.training.engine.memory import RetriesWatch, alloc_retries, retry
 from shoestring.training.engine.parallel.timing import RankTimes
 from shoestring.training.engine.update import UpdateResult
 from shoestring.training.monitor.events import Events, NoEvents
+from shoestring.training.monitor.gpus import as_facts
 from shoestring.training.monitor.host_memory import host_memory
 from shoestring.training.monitor.progress import Progress
 from shoestring.training.monitor.sampling import sample
@@ -58,7 +59,7 @@ class Meter:
     ) -> None:
         """`non_finite_error` makes the error that is raised after `non_finite_limit` consecutive updates without finite
         values; `note` receives notes for the user; `loader` measures the time spent waiting for data, `times` that of
-        several ranks.
+        several GPUs.
         """
         self._times = times
         self._events, self._progress, self._deadline = events, progress, deadline
@@ -117,7 +118,7 @@ class Meter:
             **memory.gpu_facts(),
             **host_memory().usage(),
             **self._loader_facts(),
-            **({"ranks": self._times.take()} if self._times else {}),
+            **(as_facts(self._times.take()) if self._times else {}),
         )
         if message := self._retries.observe(alloc_retries()):
             self._note(message)

@@ -15,7 +15,7 @@ from shoestring.hardware.catalog import DEVICES
 from shoestring.recipe.parts import Parts
 from shoestring.techniques.fallbacks import Phase, Step, next_step
 from shoestring.training.checkpoint.divided import own
-from shoestring.training.engine.parallel.ranks import RanksApartError
+from shoestring.training.engine.parallel.errors import RanksApartError
 from shoestring.training.engine.recovery import WHOLE_BATCH, OutOfMemory, Recovering
 from shoestring.training.engine.state import State, TrainingState
 from shoestring.training.monitor.events import Event, append
@@ -76,16 +76,16 @@ def _record_out_of_memory(record: Record, state: State, during: Phase, event: Ou
 def record_restart(
     state: State, request: SessionRequest, error: RanksApartError, *, evaluation_batch: int | None = None
 ) -> None:
-    """Record how the ranks start again after one has run out of memory while others wait for it.
+    """Record how the processes start again after one has run out of memory while others wait for it.
 
-    Any rank does so if the others cannot. `evaluation_batch` is the size in an evaluation.
+    Any of them does so if the others cannot. `evaluation_batch` is the size in an evaluation.
 
     Raises RunError if no fallback is left.
     """
     during: Phase = "evaluation" if evaluation_batch else "update"
     size = evaluation_batch or state.sizes.micro_batch
     step = fallback(during, state, request, error.failure.message, size=size)
-    if error.on_all_ranks and not request.ranks.is_first:
+    if error.on_all_ranks and not request.processes.is_first:
         return
     sizes = replace(state.sizes, evaluation_batch=step.sizes.micro_batch) if evaluation_batch else step.sizes
     append(
@@ -101,7 +101,7 @@ def record_restart(
 
 
 def restarted_sizes(events: Iterable[Event]) -> Mapping[str, Any] | None:
-    """Return the sizes with which the ranks start again if the last session of `events` has ended in this way."""
+    """Return the sizes with which the processes start again if the last session of `events` has ended in this way."""
     last: Event | None = None
     for event in events:
         if event["event"] in ("session", "oom", "stop"):

@@ -22,12 +22,13 @@ from shoestring.hardware.probe import machine
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.techniques.parameter_count import ParameterCount
 from shoestring.training.checkpoint.store import Saved
-from shoestring.training.engine.parallel.ranks import PeerLostError
+from shoestring.training.engine.parallel.errors import PeerLostError
 from shoestring.training.engine.recovery import OutOfMemory
 from shoestring.training.monitor.events import Events, NoEvents, read, state_digest
 from shoestring.training.monitor.host_memory import host_memory
 from shoestring.training.monitor.progress import Progress
 from shoestring.training.monitor.time_breakdown import compute_breakdown, describe_breakdown
+from shoestring.training.processes.one_process import ONE_PROCESS, Processes
 from shoestring.training.record_files import RecordFiles
 from shoestring.training.run_directory import trust
 from shoestring.training.run_directory.directory import RunDirectory
@@ -55,16 +56,15 @@ class Record:
         deadline: Deadline,
         *,
         target: str,
-        is_writer: bool = True,
-        processes: int = 1,
+        processes: Processes = ONE_PROCESS,
     ) -> None:
         """`loaded` is the recipe, None in a script with a trainer of its own; `target` is the name of the requested
         target; `deadline` receives the durations measured in earlier sessions. Of several processes that train
-        together, which are so many `processes`, one `is_writer`: the others read what it has recorded, and write and
-        print nothing.
+        together, all but the first one read what that has recorded, and write and print nothing.
         """
+        is_writer = processes.is_first
         self._run, self._loaded, self._deadline, self._target = run, loaded, deadline, target
-        self._processes = processes
+        self._processes = processes.count
         self._earlier: list[SessionRecord] = []
         self._is_started = False
         self.is_ended = False

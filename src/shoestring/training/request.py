@@ -8,6 +8,8 @@ from shoestring.base.settings import Settings
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.training.data.logical_shards import LogicalShards
 from shoestring.training.engine.parallel.ranks import ONE_RANK, Ranks
+from shoestring.training.processes.choice import choose_processes
+from shoestring.training.processes.one_process import Processes
 from shoestring.training.run_directory.directory import RunDirectory
 from shoestring.training.session.stop import Stop
 
@@ -31,12 +33,17 @@ class SessionRequest:
     """Whether to continue with other versions, hardware or settings."""
 
     ranks: Ranks = ONE_RANK
-    """The processes that train together."""
+    """The group of the processes that train together."""
+
+    @property
+    def processes(self) -> Processes:
+        """The strategy by which these processes share the work."""
+        return choose_processes(self.ranks, self.settings)
 
     @property
     def shards(self) -> LogicalShards:
-        """The logical shards of an update, and those of this rank."""
-        return LogicalShards.of_rank(self.settings.logical_shards or self.ranks.size, self.ranks.rank, self.ranks.size)
+        """The logical shards of an update, and those of this process."""
+        return self.processes.shards(self.settings.logical_shards)
 
     @property
     def recipe(self) -> LoadedRecipe:

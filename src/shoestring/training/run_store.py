@@ -9,36 +9,37 @@ from shoestring.training.checkpoint import fileset, light
 from shoestring.training.checkpoint.store import Restored, Store
 from shoestring.training.data.order import DataOrder
 from shoestring.training.engine.memory import explaining_out_of_memory
-from shoestring.training.engine.parallel.ranks import ONE_RANK, Ranks
 from shoestring.training.non_finite import non_finite_error
+from shoestring.training.processes.one_process import Processes
+from shoestring.training.processes.steps import in_turn
 from shoestring.training.record import Record
 from shoestring.training.request import SessionRequest
 from shoestring.training.run_directory.directory import RunDirectory
 from shoestring.training.saving import Saver
-from shoestring.training.shared_store import SharedStore
 
 
-def open_store(request: SessionRequest, record: Record, saving_ranks: Ranks) -> tuple[Store, Restored | None]:
-    """Return the store of the run's checkpoints, and the newest of them.
+@in_turn
+def open_store(request: SessionRequest, record: Record, writers: Processes) -> tuple[Store, Restored | None]:
+    """Return the store of the run's checkpoints, which `writers` save, and the newest of them.
 
-    The first rank completes or removes what a kill has interrupted.
+    The first process completes or removes what a kill has interrupted.
     """
-    if request.ranks.is_first:
-        complete_weights(request.run)
+    if request.processes.is_first:
+        _complete_weights(request.run)
         light.remove_leftovers(request.run.light)
-    store = run_store(request, record, saving_ranks)
+    store = _run_store(request, record, writers)
     with explaining_out_of_memory("loading the checkpoint"):
-        return store, load_newest(store, record)
+        return store, _load_newest(store, record)
 
 
-def complete_weights(run: RunDirectory) -> None:
+def _complete_weights(run: RunDirectory) -> None:
     """Complete the replacement of the best and the final weights if a kill has interrupted it."""
     for folder in (run.best, run.light):
         with suppress(OSError):  # the folder does not exist yet, or the next save there tries again
             fileset.complete_replacement(folder)
 
 
-def load_newest(store: Store, record: Record) -> Restored | None:
+def _load_newest(store: Store, record: Record) -> Restored | None:
     """Return the newest valid checkpoint, None if the run has not written any.
 
     Raises CheckpointError if the run has made updates, but has no checkpoint: it would silently start again.
@@ -53,18 +54,15 @@ def load_newest(store: Store, record: Record) -> Restored | None:
     return restored
 
 
-def run_store(request: SessionRequest, record: Record, saving_ranks: Ranks = ONE_RANK) -> Store:
-    """Return the store of the run's full checkpoints, which several `saving_ranks` write together."""
-    arguments: dict[str, Any] = {
-        "keep": request.settings.keep_checkpoints,
-        "limit_bytes": request.disk_bytes,
-        "expendable": lambda: light.list_weights_folders(request.run.light),
-        "on_damaged": record.damaged,
-    }
-    if saving_ranks.size > 1:
-        store: Store = SharedStore(request.run.checkpoints, saving_ranks, **arguments)
-    else:
-        store = Store(request.run.checkpoints, is_writer=request.ranks.is_first, **arguments)
+def _run_store(request: SessionRequest, record: Record, writers: Processes) -> Store:
+    """Return the store of the run's full checkpoints."""
+    store = writers.store(
+        request.run.checkpoints,
+        keep=request.settings.keep_checkpoints,
+        limit_bytes=request.disk_bytes,
+        expendable=lambda: light.list_weights_folders(request.run.light),
+        on_damaged=record.damaged,
+    )
     request.stop.signals.describe_loss = lambda: f"updates after {store.newest_verified() or 'the start'} are lost"
     return store
 
@@ -76,7 +74,7 @@ def run_saver(
     environment: dict[str, Any],
     order: DataOrder | None = None,
     *,
-    saving_ranks: Ranks = ONE_RANK,
+    writers: Processes,
 ) -> Saver:
     """Return the saver of the run's checkpoints, which can only be restored with an equal `environment`.
 
@@ -96,7 +94,6 @@ def run_saver(
         request.stop.deadline,
         environment,
         non_finite_error=make_error,
-        is_writer=request.ranks.is_first or saving_ranks.size > 1,
-        ranks=saving_ranks,
+        processes=writers,
     )
     return saver

@@ -6,6 +6,7 @@ another one. So they compare how many samples each part has, and the content of 
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from shoestring.techniques import nested
 from shoestring.training.data.generators import preserved_generators
 from shoestring.training.data.loading import Loader
 from shoestring.training.data.order import DataOrder
-from shoestring.training.engine.parallel.ranks import Ranks
+from shoestring.training.processes.one_process import Processes
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), np.generic)
 _HINT = (
@@ -28,35 +29,34 @@ _HINT = (
 )
 
 
-def require_same_data(ranks: Ranks, loaded: LoadedRecipe, data: Mapping[str, Any], workers: int | None) -> None:
-    """Raise RunError on all ranks if their `data` differ.
+def require_same_data(processes: Processes, loaded: LoadedRecipe, data: Mapping[str, Any], workers: int | None) -> None:
+    """Raise RunError in all processes if their `data` differ.
 
     Samples that differ when they are read again, because they are augmented at random, are not compared; nor are those
     in shards, each of which would have to be read for one sample.
     """
-    if ranks.size == 1:
-        return
-    counts = {part: _count(samples) for part, samples in data.items()}
-    _compare(ranks, counts, lambda part, own, first: f"{part} has {own} samples, and {first} in the first process")
-    content = {"train": _content(loaded, data["train"], workers)}
-    _compare(ranks, content, lambda part, _own, _first: f"{part} has other samples than in the first process")
 
-
-def _compare(ranks: Ranks, own: Mapping[str, Any], describe: Any) -> None:
-    """Raise RunError on all ranks if one of them has other facts on a part than the first; None is not compared."""
-    first = ranks.share(lambda: own)
-
-    def require_equal() -> None:
+    def require(own: Mapping[str, Any], first: Mapping[str, Any], description: str) -> None:
+        """Raise RunError if this process has other facts on a part than the first; None is not compared."""
         problems = [f"{part} is not a part in each process" for part in sorted(own.keys() ^ first.keys())]
         problems += [
-            describe(part, value, first[part])
+            description.format(part=part, own=value, first=first[part])
             for part, value in own.items()
             if part in first and None not in (value, first[part]) and value != first[part]
         ]
         if problems:
-            raise RunError(f"data() returned other data in process {ranks.rank}: {'; '.join(problems)}", hint=_HINT)
+            raise RunError(
+                f"data() returned other data in process {processes.number}: {'; '.join(problems)}", hint=_HINT
+            )
 
-    ranks.call(require_equal)
+    processes.require_same(
+        lambda: {part: _count(samples) for part, samples in data.items()},
+        partial(require, description="{part} has {own} samples, and {first} in the first process"),
+    )
+    processes.require_same(
+        lambda: {"train": _content(loaded, data["train"], workers)},
+        partial(require, description="{part} has other samples than in the first process"),
+    )
 
 
 def _count(samples: Any) -> int | None:

@@ -2,8 +2,9 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -23,9 +24,9 @@ from shoestring.training.engine.memory import (
     free_unused_memory,
     retry_with_freed_memory,
 )
-from shoestring.training.engine.parallel.ranks import ONE_RANK, Ranks
 from shoestring.training.engine.state import State
 from shoestring.training.non_finite import all_finite, trained_parameter_names, weights_are_finite
+from shoestring.training.processes.one_process import ONE_PROCESS, Processes
 from shoestring.training.record import Record
 from shoestring.training.save_policy import SavePolicy
 from shoestring.training.session.deadline import Deadline
@@ -45,7 +46,7 @@ class _PendingSave:
 
 
 class Saver:
-    """Saves and restores a run's full checkpoints.
+    """Saves and restores a run's full checkpoints. All processes of a session call `due`, `begin` and `save` together.
 
     The result of a save is processed at the next call of `due`; leaving the saver as a context manager waits for the
     pending save. Weights that are not finite are never saved: the call that processes such a save raises the error that
@@ -61,14 +62,12 @@ class Saver:
         environment: dict[str, Any],
         *,
         non_finite_error: NonFiniteError,
-        is_writer: bool = True,
-        ranks: Ranks = ONE_RANK,
+        processes: Processes = ONE_PROCESS,
     ) -> None:
         """`environment` is everything that determines the run's bits; it is saved with the state and compared on
-        restoring. A saver that is no writer only restores. Several `ranks` write together what is divided among them:
-        then all of them call the same methods.
+        restoring.
         """
-        self._is_writer, self._ranks = is_writer, ranks
+        self._processes = processes
         self._store, self._record, self._deadline, self._environment = store, record, deadline, environment
         self.non_finite_error = non_finite_error
         self._policy, self._save_epochs = SavePolicy(settings), settings.save_epochs
@@ -101,8 +100,9 @@ class Saver:
 
         Waits for the pending save if a kill during the next update would otherwise cost more than one interval.
         """
-        if not self._is_writer:
-            return False
+        return self._processes.is_any(lambda: self._processes.is_writer and self._is_due(update))
+
+    def _is_due(self, update: int) -> bool:
         self._prepare()
         if self._pending and (self._pending.written.done() or self._policy.must_wait(update)):
             self._finish_pending()
@@ -117,19 +117,34 @@ class Saver:
     def begin(self, state: State) -> Failure | None:
         """Save the current state in the background, unless it was just saved or restored; only the copy is waited for.
 
-        A save that cannot be written is recorded and retried later: earlier checkpoints remain. Returns a Failure if
-        another rank has no memory for its copy.
+        A save that cannot be written is recorded and retried later: earlier checkpoints remain. Returns a Failure if a
+        process has no memory for its copy.
 
         Raises CheckpointError for a value that cannot be saved.
         """
-        if not self._is_writer or self._is_saved(state):
+        with self._whole(state):
+            return self._processes.call(lambda: catch_out_of_memory(lambda: self._begin(state)))
+
+    @contextmanager
+    def _whole(self, state: State) -> Iterator[None]:
+        """Compare the weights of all processes, then return a context in which those that save have what they save.
+
+        Raises RunError in all processes if their weights differ.
+        """
+        self._processes.require_equal_weights(state.model, state.update)
+        self._processes.settle(self._finish_pending)
+        with state.collected() if self._processes.is_any(lambda: self._needs_save(state)) else nullcontext():
+            yield
+
+    def _begin(self, state: State) -> Failure | None:
+        if not self._needs_save(state):
             return None
         self._finish_pending()
         started_at = time.monotonic()
         if self._preparation:
             self._preparation.exception()  # without memory for it, the copy fails as well and is reported
         self._policy.save_started(state.update)
-        copy = self._ranks.call(lambda: self._copy.take(self._pack(state), self._thread))
+        copy = self._processes.copy(lambda: self._copy.take(self._pack(state), self._thread))
         if isinstance(copy, Failure):
             return copy
         self._saved_position = _position(state)
@@ -144,14 +159,9 @@ class Saver:
             self._finish_pending()
         return None
 
-    def settle(self) -> None:
-        """Wait for the pending save of a state that several ranks write: they agree on its result."""
-        if self._ranks.size > 1:
-            self._finish_pending()
-
-    def needs_save(self, state: State) -> bool:
-        """Return whether the current state is to be saved: it was neither saved nor restored last."""
-        return self._is_writer and not self._is_saved(state)
+    def _needs_save(self, state: State) -> bool:
+        """Return whether this process saves the current state, which was neither saved nor restored last."""
+        return self._processes.is_writer and not self._is_saved(state)
 
     def newest(self) -> str:
         """Return the name of the newest verified checkpoint, after waiting for the pending save."""
@@ -185,6 +195,10 @@ class Saver:
 
         Raises CheckpointError, which names the last good checkpoint, if it cannot be written.
         """
+        with self._whole(state):
+            self._processes.save(lambda: self._save(state))
+
+    def _save(self, state: State) -> None:
         self._finish_pending()
         if self._is_saved(state):
             return
@@ -249,8 +263,8 @@ class Saver:
         return catch_out_of_memory(write)
 
     def _are_finite(self, check: Callable[[], bool]) -> bool:
-        """Return whether the check passes on all ranks."""
-        return all(is_finite for (is_finite,) in self._ranks.gather([check()]))
+        """Return whether the check passes in all processes that save."""
+        return self._processes.are_finite(check())
 
     def _finish_pending(self) -> None:
         """Wait for the pending save, if there is one, and process its result."""

@@ -18,8 +18,6 @@ from shoestring.training.engine.building import build
 from shoestring.training.engine.environment import environment
 from shoestring.training.engine.memory import explaining_out_of_memory
 from shoestring.training.engine.parallel.default_group import without_default_group
-from shoestring.training.engine.parallel.fully_sharded import is_fully_sharded
-from shoestring.training.engine.parallel.ranks import ONE_RANK
 from shoestring.training.engine.parallel.updates import ShardedUpdates
 from shoestring.training.engine.recovery import OutOfMemory
 from shoestring.training.engine.state import State, TrainingState
@@ -30,6 +28,7 @@ from shoestring.training.meter import Meter
 from shoestring.training.monitor.events import read
 from shoestring.training.monitor.host_memory import host_memory
 from shoestring.training.preprocessing import load_preprocessing, save_preprocessing
+from shoestring.training.processes.steps import in_turn
 from shoestring.training.record import Record
 from shoestring.training.request import SessionRequest
 from shoestring.training.run_store import open_store, run_saver
@@ -46,12 +45,11 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
 
     Raises SessionOver if the session ends before the data is loaded, ShoestringError if the run cannot continue.
     """
-    # The recipe's data() must not communicate: the ranks call it one after the other.
-    request, data, staging_notes = request.ranks.call_in_turn(without_default_group()(lambda: _load(request, record)))
-    require_same_data(request.ranks, request.recipe, data, request.settings.workers)
-    saving_ranks = request.ranks.with_own_group() if is_fully_sharded(request.settings, request.ranks) else ONE_RANK
-    store, restored = request.ranks.call_in_turn(lambda: open_store(request, record, saving_ranks))
-    make_saver = partial(run_saver, request, record, store, saving_ranks=saving_ranks)
+    request, data, staging_notes = _load(request, record)
+    require_same_data(request.processes, request.recipe, data, request.settings.workers)
+    writers = request.processes.with_writers()
+    store, restored = open_store(request, record, writers)
+    make_saver = partial(run_saver, request, record, store, writers=writers)
     stored = request.run.plan()
     notes = (*(stored.notes if stored else ()), *staging_notes)
     session = build_session(request, record, data, restored, make_saver, library, notes)
@@ -64,10 +62,12 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
     return session
 
 
+@in_turn
+@without_default_group()  # the recipe's data() must not communicate
 def _load(request: SessionRequest, record: Record) -> tuple[SessionRequest, dict[str, Any], list[str]]:
-    """Return what `load_data` does. The first rank stores the preprocessing, which the others then load."""
+    """Return what `load_data` does. The first process stores the preprocessing, which the others then load."""
     request, data, notes = load_data(request, record)
-    if request.ranks.is_first:
+    if request.processes.is_first:
         save_preprocessing(request.run, request.recipe.parts)
     return request, data, notes
 
@@ -182,7 +182,7 @@ def _shrink_after_kill(
 
 def _environment(request: SessionRequest, state: State) -> dict[str, Any]:
     return {
-        **environment(request.settings, request.device, request.recipe, request.ranks),
+        **environment(request.settings, request.device, request.recipe, sharding=request.processes.sharding),
         # None for one shard, as in a checkpoint from before the setting existed.
         "logical_shards": request.shards.count if request.shards.count > 1 else None,
         "frozen weights": frozen_digest(state.model),

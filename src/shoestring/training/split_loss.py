@@ -3,9 +3,11 @@
 from shoestring.base.errors import UsageError
 from shoestring.training.engine.halves import compare_with_halves
 from shoestring.training.first_microbatch import first_microbatch
+from shoestring.training.processes.steps import with_whole_model
 from shoestring.training.training_session import TrainingSession
 
 
+@with_whole_model
 def report_split_loss(session: TrainingSession) -> None:
     """Note if the loss of the first microbatch is not that of its halves, unless no update is ever split.
 

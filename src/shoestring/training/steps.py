@@ -9,17 +9,19 @@ from shoestring.base.errors import CheckpointError
 from shoestring.recipe.losses import clip_norm, loss_at
 from shoestring.techniques.parameter_count import ParameterCount
 from shoestring.training import oom
+from shoestring.training.engine.averaging import AveragedWeights
 from shoestring.training.engine.environment import device_name
 from shoestring.training.engine.memory import (
     Failure,
     HalfDoneError,
     catch_out_of_memory,
 )
-from shoestring.training.engine.parallel.ranks import RanksApartError
+from shoestring.training.engine.parallel.errors import RanksApartError
 from shoestring.training.evaluation import best_entry, patience_exhausted, split_evidence
 from shoestring.training.evaluation_steps import best_validation, evaluate_epoch, evaluate_on
 from shoestring.training.held_out_answers import answer_held_out_prompts
 from shoestring.training.illustrations import describe_examples
+from shoestring.training.processes.steps import agreed, by_first
 from shoestring.training.save_steps import return_to_checkpoint, save_end, save_if_due, save_now
 from shoestring.training.space import require_space
 from shoestring.training.training_session import TrainingSession
@@ -39,7 +41,7 @@ def begin(session: TrainingSession) -> None:
         parameters=ParameterCount(state.model),
     )
     if state.update < state.total_updates:
-        request.ranks.call_first(lambda: require_space(request, state.update, session.saver.newest_bytes()))
+        _require_space(session)
     if session.after_kill:
         record.out_of_memory("update", session.after_kill, update=state.update)
     if session.after_kill or session.is_smaller:
@@ -49,6 +51,11 @@ def begin(session: TrainingSession) -> None:
     for note in session.notes:
         record.note(note)
     record.memory(state.update, state.sizes.micro_batch)
+
+
+@by_first
+def _require_space(session: TrainingSession) -> None:
+    require_space(session.request, session.state.update, session.saver.newest_bytes())
 
 
 def _store_sizes(session: TrainingSession) -> None:
@@ -67,13 +74,18 @@ def before_update(session: TrainingSession) -> str:
     Raises SessionOver when the session has to stop.
     """
     while not (reason := end_reason(session)):
-        session.request.ranks.call(session.request.stop.check)
+        _check_stop(session)
         if not session.epoch_ended:
             break
         evaluate_epoch(session)
         save_if_due(session)
     answer_held_out_prompts(session)
     return reason
+
+
+@agreed
+def _check_stop(session: TrainingSession) -> None:
+    session.request.stop.check()
 
 
 def end_reason(session: TrainingSession) -> str:
@@ -123,8 +135,7 @@ def one_update(session: TrainingSession) -> None:
                     attempt.result = updates.strategy.update(loss, number, shards, **arguments)
             result, micro_batch = attempt.result, attempt.micro_batch
             if state.averages and result.stepped:
-                averages = state.averages
-                averaged = session.request.ranks.call(lambda: catch_out_of_memory(averages.add))
+                averaged = _add_to_averages(session, state.averages)
                 failure = averaged.message if isinstance(averaged, Failure) else ""
         except HalfDoneError as error:
             failure = error.message
@@ -145,6 +156,11 @@ def one_update(session: TrainingSession) -> None:
         samples=samples,
         learning_rate=float(state.optimizer.param_groups[0]["lr"]),
     )
+
+
+@agreed
+def _add_to_averages(_: TrainingSession, averages: AveragedWeights) -> Failure | None:
+    return catch_out_of_memory(averages.add)
 
 
 def finish(session: TrainingSession) -> dict[str, Any]:

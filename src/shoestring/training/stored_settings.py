@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from shoestring.base.settings import Settings
 from shoestring.base.system_errors import explaining
-from shoestring.training.run_directory.directory import RunDirectory
+from shoestring.training.processes.steps import by_first
+from shoestring.training.request import SessionRequest
 
 OF_THE_RESULT = (
     "micro_batch",
@@ -24,17 +24,19 @@ OF_THE_RESULT = (
 """The settings that `engine.environment` compares with those of the checkpoint."""
 
 
-def store_settings_of_result(run: RunDirectory, settings: Settings) -> None:
+def store_settings_of_result(request: SessionRequest) -> None:
     """Store the settings of a session that decide its bits, where they differ from the stored ones."""
-    values = settings.json()
-    store_settings(run, {name: values[name] for name in OF_THE_RESULT})
+    values = request.settings.json()
+    store_settings(request, {name: values[name] for name in OF_THE_RESULT})
 
 
-def store_settings(run: RunDirectory, values: Mapping[str, Any]) -> None:
+@by_first
+def store_settings(request: SessionRequest, values: Mapping[str, Any]) -> None:
     """Store settings in plan.json, from which later sessions and every use of the weights read them.
 
     The run of a script with a trainer of its own stores no settings.
     """
+    run = request.run
     stored = run.plan()
     settings = (stored.plan or {}).get("settings") if stored else None
     if stored and isinstance(settings, dict) and any(settings.get(name) != value for name, value in values.items()):

@@ -12,6 +12,7 @@ from shoestring.training.engine.parallel.updates import ShardedUpdates
 from shoestring.training.engine.recovery import OutOfMemory, Recovering
 from shoestring.training.engine.state import State, TrainingState
 from shoestring.training.engine.update import UpdateResult
+from shoestring.training.processes.one_process import Processes
 from shoestring.training.record import Record
 from shoestring.training.request import SessionRequest
 from shoestring.training.saving import Saver
@@ -65,8 +66,8 @@ class TrainingSession:
     after_kill: OutOfMemory | None = None
     """The smaller microbatch after the kernel ended the session before for lack of memory."""
     is_smaller: bool = False
-    """Whether the sizes are smaller than in the checkpoint, because the ranks of the session before ran out of memory
-    where they could not return together."""
+    """Whether the sizes are smaller than in the checkpoint, because the processes of the session before ran out of
+    memory where they could not return together."""
     notes: tuple[str, ...] = ()
     """Notes for the user about the data, the model and the settings."""
     is_discarded: bool = False
@@ -74,6 +75,11 @@ class TrainingSession:
     are not answered."""
     watch_trainer: Callable[[Any], None] | None = None
     """In a replay: called with each of a library's trainers before it trains."""
+
+    @property
+    def processes(self) -> Processes:
+        """The processes that train together."""
+        return self.request.processes
 
     @property
     def epoch_ended(self) -> bool:

@@ -1,17 +1,20 @@
 """The weights to use: those that are evaluated, and those in `best/` and `light/`."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from shoestring.base.errors import CheckpointError
 from shoestring.training.checkpoint import light
-from shoestring.training.checkpoint.light import UNVERIFIED, read_light, save_light, weights_to_save
+from shoestring.training.checkpoint.light import UNVERIFIED, read_light, save_light
 from shoestring.training.checkpoint.presence import GoneError
 from shoestring.training.engine.memory import retry_with_freed_memory
+from shoestring.training.processes.steps import by_first
 from shoestring.training.training_session import TrainingSession
 
 
@@ -32,14 +35,9 @@ def save_weights(session: TrainingSession, kind: str, folder: Path, metrics: dic
     """
     session.saver.require_present()
     state, started_at = session.state, time.monotonic()
-    facts = {"update": state.update, "metrics": metrics}
-    weights = None
-    if state.fully_sharded:
-        weights = state.fully_sharded.collect(weights_to_save(state.model))
-    rounded = session.request.settings.light_weights or "own"
-    save = partial(save_light, folder, state.model, facts, rounded=rounded, weights=weights)
+    weights = session.processes.whole_weights(state)
     try:
-        path = session.request.ranks.call_first(lambda: retry_with_freed_memory(save, "saving the weights"))
+        path = _write(session, folder, {"update": state.update, "metrics": metrics}, weights)
     except CheckpointError as error:
         if kind == "light":
             raise
@@ -47,6 +45,15 @@ def save_weights(session: TrainingSession, kind: str, folder: Path, metrics: dic
         return
     if path is not None:
         session.record.saved_light(path, state.update, time.monotonic() - started_at, kind)
+
+
+@by_first
+def _write(
+    session: TrainingSession, folder: Path, facts: dict[str, Any], weights: Mapping[str, torch.Tensor] | None
+) -> Path:
+    rounded = session.request.settings.light_weights or "own"
+    save = partial(save_light, folder, session.state.model, facts, rounded=rounded, weights=weights)
+    return retry_with_freed_memory(save, "saving the weights")
 
 
 def save_best(session: TrainingSession, metrics: dict[str, Any]) -> None:

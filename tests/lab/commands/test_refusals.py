@@ -14,7 +14,7 @@ from shoestring.integrations.arguments import refuse_distribution
 from shoestring.integrations.processes import joined
 from shoestring.runs.check.rates.writing import measure_to_file
 from shoestring.training.engine.parallel.joining import join
-from shoestring.training.engine.parallel.ranks import ONE_RANK
+from shoestring.training.processes.one_process import ONE_PROCESS
 from shoestring_recipes.chart.training import build_trainer
 
 
@@ -70,7 +70,7 @@ def test_a_trainer_that_divides_its_work_in_another_way(kind, processes, message
         accelerator=SimpleNamespace(distributed_type=kind), args=SimpleNamespace(world_size=processes)
     )
     with pytest.raises(UsageError, match=message):
-        refuse_distribution(trainer, ONE_RANK)
+        refuse_distribution(trainer, ONE_PROCESS)
 
 
 def test_completions_that_two_gpus_cannot_share_equally(tmp_path):

@@ -1,6 +1,6 @@
 """The agent: the process that starts the ranks of a run on this machine, and starts them again when one is lost.
 
-It is torch's elastic agent with another way to end ranks. When one is lost, the others wait for it in a collective, and
+It is torch's elastic agent with another way to end them. When one is lost, the others wait for it in a collective, and
 nothing of their update can be completed: they are killed at once, and all start again from the last checkpoint. The
 agent knows processes only; what is recorded about them in the run's directory is `parallel.py`.
 """
@@ -151,7 +151,7 @@ class Agent(LocalElasticAgent):
         return RunResult(state=WorkerState.SUCCEEDED, return_values=results)
 
     def _shutdown(self, *_: Any, **__: Any) -> None:
-        """End all ranks. torch's own way is to send SIGTERM, for which a rank saves, and to wait for 30 s."""
+        """End every rank. torch's own way is to send SIGTERM, for which a rank saves, and to wait for 30 s."""
         self._kill_ranks()
         if self._pcontext:
             self._pcontext.close(signal.SIGKILL, timeout=0)

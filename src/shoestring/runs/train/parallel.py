@@ -1,4 +1,4 @@
-"""A session in several processes of this machine: the agent's side, which records what happens to the ranks."""
+"""A session in several processes of this machine: the agent's side, which records what happens to each of them."""
 
 import sys
 import time

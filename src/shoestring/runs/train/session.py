@@ -132,7 +132,7 @@ def ending_with_peers(on_lost: Callable[[str], object] = write_messages) -> Iter
     try:
         yield
     except Interruption as interruption:
-        from shoestring.training.engine.parallel.ranks import PeerLostError
+        from shoestring.training.engine.parallel.errors import PeerLostError
 
         if not isinstance(interruption, PeerLostError):
             raise

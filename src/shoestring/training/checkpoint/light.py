@@ -59,7 +59,7 @@ def save_light(
 ) -> Path:
     """Replace the weights in `folder` atomically by those of `model`; `facts` (JSON) are stored in the file's metadata.
 
-    `weights` are those of `weights_to_save`, if they were collected from several ranks.
+    `weights` are those of `weights_to_save`, if they were collected from several processes.
 
     Wider parameters are `rounded` to fp16 or bf16, except those with values beyond the range of that dtype; buffers
     (the statistics of a BatchNorm) keep their dtype.

@@ -215,7 +215,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def file_name(section: str, rank: int | None = None) -> str:
-    """Return the name of the file with the tensors of a section; with `rank`, that of this one of several ranks."""
+    """Return the name of the file with the tensors of a section; with `rank`, that of this process."""
     return f"{section}.safetensors" if rank is None else f"{section}-rank{rank:04d}.safetensors"
 
 

@@ -16,15 +16,13 @@ from shoestring.base.settings import Settings
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.techniques import compiled, memory_format
 from shoestring.training.checkpoint.files import sha256
-from shoestring.training.engine.parallel.fully_sharded import is_fully_sharded
-from shoestring.training.engine.parallel.ranks import ONE_RANK, Ranks
 
 _CONTENT = "content of "
 """The beginning of the names of the facts on options that are paths."""
 
 
 def environment(
-    settings: Settings, device: torch.device, loaded: LoadedRecipe, ranks: Ranks = ONE_RANK
+    settings: Settings, device: torch.device, loaded: LoadedRecipe, *, sharding: str | None = None
 ) -> dict[str, Any]:
     """Return everything whose change may make a resumed run end in different bits."""
     facts: dict[str, Any] = {
@@ -41,8 +39,7 @@ def environment(
         "offload": None if settings.offload == "no" else settings.offload,
         "packing": "yes" if settings.packing == "yes" else None,
         "compile": None if settings.compile == "no" else settings.compile,
-        # Gradients that are added by FSDP2 are rounded in an order that the number of GPUs decides.
-        "sharding": f"{settings.sharding} on {ranks.size} GPUs" if is_fully_sharded(settings, ranks) else None,
+        "sharding": sharding,
         "compiler": compiled.toolchain(settings, device),
         "fp32_modules": settings.fp32_modules or None,
         "cudnn_benchmark": settings.cudnn_benchmark or None,

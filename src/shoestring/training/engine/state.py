@@ -31,7 +31,6 @@ from shoestring.training.engine.cuda_graphs import CudaGraphs
 from shoestring.training.engine.memory import out_of_memory
 from shoestring.training.engine.parallel.divided_optimizer import collected
 from shoestring.training.engine.parallel.fully_sharded import FullySharded
-from shoestring.training.engine.parallel.ranks import Ranks
 from shoestring.training.engine.precision import MixedPrecision
 from shoestring.training.engine.schedulers import SteppedSchedulers
 
@@ -46,7 +45,7 @@ class State(Protocol):
     averages: AveragedWeights | None
     """The averaged weights, if the run has the option `ema`."""
     fully_sharded: FullySharded | None
-    """The model, if its weights are divided among the ranks."""
+    """The model, if its weights are divided among processes."""
 
     @property
     def model(self) -> nn.Module:
@@ -72,8 +71,8 @@ class State(Protocol):
     def at_epoch_end(self) -> bool:
         """Whether the last completed update ended an epoch."""
 
-    def collected(self, ranks: Ranks) -> AbstractContextManager[None]:
-        """Return a context in which the first rank packs what only the others have. All ranks enter it."""
+    def collected(self) -> AbstractContextManager[None]:
+        """Return a context in which the first process packs what only the others have. All processes enter it."""
 
     def pack(self) -> dict[str, Any]:
         """Return the state as sections of a checkpoint."""
@@ -117,7 +116,7 @@ class TrainingState:
     cuda_graphs: CudaGraphs | None = None
     """The CUDA graphs of the microbatches, if the settings use them."""
     fully_sharded: FullySharded | None = None
-    """The model, if its weights are divided among the ranks."""
+    """The model, if its weights are divided among processes."""
 
     def __post_init__(self) -> None:
         self._parameters = [
@@ -173,7 +172,7 @@ class TrainingState:
         """Return how often each parameter was changed in place."""
         return [parameter._version for parameter, _, _ in self._parameters]
 
-    def collected(self, ranks: Ranks) -> AbstractContextManager[None]:  # noqa: ARG002
+    def collected(self) -> AbstractContextManager[None]:
         return collected(self.optimizer)
 
     def pack(self) -> dict[str, Any]:

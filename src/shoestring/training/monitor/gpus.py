@@ -1,18 +1,19 @@
 """The GPUs of a run beside each other, as pure functions of its events: which of them is slow, and why."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from shoestring.base.reading import number
 
+_KEY = "ranks"
 NOTICEABLE_SHARE = 0.05
 """Of the time of updates: GPUs that wait for less are equally fast."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuTimes:
-    """What one rank did in the updates of the last session with several GPUs, in seconds of wall clock."""
+    """What one GPU did in the updates of the last session with several GPUs, in seconds of wall clock."""
 
     memory_bytes: int
     """The last that was reported."""
@@ -26,26 +27,26 @@ class GpuTimes:
 
 def gpu_times(events: Iterable[Mapping[str, Any]]) -> list[GpuTimes]:
     """Return the times of each GPU of the last session that had several; [] if there is none."""
-    reports = [event for event in events if event["event"] == "progress" and ranks_of(event)]
+    reports = [event for event in events if event["event"] == "progress" and reports_of(event)]
     reports = [event for event in reports if event["session"] == reports[-1]["session"]]
-    reports = [event for event in reports if len(event["ranks"]) == len(reports[-1]["ranks"])]
+    reports = [event for event in reports if len(event[_KEY]) == len(reports[-1][_KEY])]
     updating = sum(number(event.get("seconds")) or 0.0 for event in reports)
     return [
         GpuTimes(
-            memory_bytes=int(_sum(ranks[-1:], "memory_bytes")),
+            memory_bytes=int(_sum(of_gpu[-1:], "memory_bytes")),
             updating=updating,
-            exchange=_sum(ranks, "exchange_seconds"),
-            waiting=_sum(ranks, "waiting_seconds"),
-            input=_sum(ranks, "input_seconds"),
+            exchange=_sum(of_gpu, "exchange_seconds"),
+            waiting=_sum(of_gpu, "waiting_seconds"),
+            input=_sum(of_gpu, "input_seconds"),
         )
-        for ranks in zip(*(event["ranks"] for event in reports), strict=True)
+        for of_gpu in zip(*(event[_KEY] for event in reports), strict=True)
     ]
 
 
 def describe_slowest(times: list[GpuTimes]) -> str:
     """Return a sentence about the GPU for which the others wait, and why."""
-    slowest = min(range(len(times)), key=lambda rank: times[rank].waiting)
-    faster_gpus = [gpu for rank, gpu in enumerate(times) if rank != slowest]
+    slowest = min(range(len(times)), key=lambda number: times[number].waiting)
+    faster_gpus = [gpu for number, gpu in enumerate(times) if number != slowest]
     waiting = max(gpu.waiting for gpu in faster_gpus)
     updating = times[slowest].updating
     if waiting <= NOTICEABLE_SHARE * updating:
@@ -61,12 +62,17 @@ def describe_slowest(times: list[GpuTimes]) -> str:
     )
 
 
-def ranks_of(event: Mapping[str, Any]) -> list[Any]:
-    """Return what a `progress` event reports of each of several ranks; [] if there is one."""
-    ranks = event.get("ranks")
-    is_valid = isinstance(ranks, list) and len(ranks) > 1 and all(isinstance(rank, Mapping) for rank in ranks)
-    return ranks if is_valid and ranks else []
+def as_facts(reports: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """Return the part of a `progress` event about each of several GPUs."""
+    return {_KEY: reports}
 
 
-def _sum(ranks: Iterable[Mapping[str, Any]], key: str) -> float:
-    return sum(number(rank.get(key)) or 0.0 for rank in ranks)
+def reports_of(event: Mapping[str, Any]) -> list[Any]:
+    """Return what a `progress` event reports of each of several GPUs; [] if there is one."""
+    reports = event.get(_KEY)
+    is_valid = isinstance(reports, list) and len(reports) > 1 and all(isinstance(gpu, Mapping) for gpu in reports)
+    return reports if is_valid and reports else []
+
+
+def _sum(reports: Iterable[Mapping[str, Any]], key: str) -> float:
+    return sum(number(report.get(key)) or 0.0 for report in reports)

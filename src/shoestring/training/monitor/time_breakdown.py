@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from shoestring.base.reading import number
-from shoestring.training.monitor.gpus import ranks_of
+from shoestring.training.monitor.gpus import reports_of
 
 Cause = Literal["input", "launches", "arithmetic", "exchange", "imbalance", "saving", "evaluating", "starting"]
 
@@ -95,16 +95,16 @@ def compute_breakdown(events: Iterable[Mapping[str, Any]], seconds: float | None
         _number(event.get("stall_seconds", event.get("seconds"))) for event in events if event["event"] == "save"
     )
     evaluating = _sum([event for event in events if event["event"] in ("evaluation", "answers")], "seconds")
-    ranks = [ranks[0] for event in progress if (ranks := ranks_of(event))]
-    exchange, imbalance = _sum(ranks, "exchange_seconds"), _sum(ranks, "waiting_seconds")
+    of_first = [gpus[0] for event in progress if (gpus := reports_of(event))]
+    exchange, imbalance = _sum(of_first, "exchange_seconds"), _sum(of_first, "waiting_seconds")
     launches = _idle_seconds(progress, updating, waiting)
     total = seconds if seconds is not None else sum(_number(e.get("seconds")) for e in events if e["event"] == "stop")
     return TimeBreakdown(
         input=waiting,
         launches=launches,
         arithmetic=max(0.0, updating - waiting - (launches or 0.0) - exchange - imbalance),
-        exchange=exchange if ranks else None,
-        imbalance=imbalance if ranks else None,
+        exchange=exchange if of_first else None,
+        imbalance=imbalance if of_first else None,
         saving=saving,
         evaluating=evaluating,
         starting=max(0.0, total - updating - saving - evaluating),

@@ -21,7 +21,8 @@ from shoestring.training.checkpoint.divided import divide_as, is_divided, own, r
 from shoestring.training.checkpoint.trained import trained_state
 from shoestring.training.engine.memory import Failure
 from shoestring.training.engine.parallel import fsdp_versions
-from shoestring.training.engine.parallel.ranks import Ranks, RanksApartError
+from shoestring.training.engine.parallel.errors import RanksApartError
+from shoestring.training.engine.parallel.ranks import Ranks
 from shoestring.training.session.stop import SessionOver
 
 T = TypeVar("T")

@@ -35,10 +35,10 @@ HEARTBEAT_POLL_SECONDS = 1.0
 
 
 class AgentChannel:
-    """The agent's side, for one start of the ranks."""
+    """The agent's side, for one start of all ranks together."""
 
     def __init__(self, job: Mapping[str, Any], ranks: int) -> None:
-        """Offer the `job`, which is JSON, to each of the ranks."""
+        """Offer the `job`, which is JSON, to each rank."""
         self._own, self._ranks_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._own.setblocking(False)
         self.errors: dict[int, ShoestringError] = {}
@@ -60,14 +60,14 @@ class AgentChannel:
 
     def receive(self) -> set[int]:
         """Read all messages. Returns the ranks that have sent one."""
-        ranks = set()
+        senders = set()
         with suppress(OSError):  # BlockingIOError: there are no more; or all ranks have ended
             while message := self._own.recv(_MOST_BYTES):
                 content = json.loads(message)
-                ranks.add(content["rank"])
+                senders.add(content["rank"])
                 if "message" in content:
                     self.errors[content["rank"]] = _error_of(content)
-        return ranks
+        return senders
 
     def close(self) -> None:
         self._own.close()

@@ -19,9 +19,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from shoestring.base.errors import CheckpointError, Interruption, RunError, UsageError
+from shoestring.base.errors import CheckpointError, RunError, UsageError
 from shoestring.training.engine.memory import Failure, HalfDoneError, out_of_memory_message
-from shoestring.training.engine.parallel.rank_channel import OUT_OF_MEMORY_STATUS, PEER_LOST_STATUS
+from shoestring.training.engine.parallel.errors import PeerLostError, RanksApartError
 from shoestring.training.session.stop import SessionOver
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ TIMEOUT = timedelta(days=30)
 it, not by a timeout."""
 
 _COMPLETE, _OUT_OF_MEMORY, _HALF_DONE, _FAILED, _STOPPED = range(5)
-"""How a piece of work has ended, the one with the highest number decides for all ranks."""
+"""How a piece of work has ended, the one with the highest number decides for all."""
 _MESSAGE_BYTES = 2000
 _ERRORS = {kind.__name__: kind for kind in (UsageError, RunError, CheckpointError)}
 """The errors that are raised on all ranks with their own type; others are a RunError there."""
@@ -40,25 +40,6 @@ _ERRORS = {kind.__name__: kind for kind in (UsageError, RunError, CheckpointErro
 _PATIENCE_SECONDS = 10.0
 """After work with collectives has failed on this rank, for the others to come to the same agreement: they may wait in a
 collective that this rank will never open."""
-
-
-class PeerLostError(Interruption):
-    """Another rank has ended. This one can only end too: nothing of the update can be completed."""
-
-    status = PEER_LOST_STATUS
-    """The exit status of this process."""
-
-
-class RanksApartError(PeerLostError):
-    """This rank has run out of memory while others wait in a collective: all have to start again with less memory."""
-
-    status = OUT_OF_MEMORY_STATUS
-
-    def __init__(self, failure: Failure, *, on_all_ranks: bool) -> None:
-        super().__init__(f"out of memory, while another process waits: {failure.message}")
-        self.failure = failure
-        self.on_all_ranks = on_all_ranks
-        """Whether all ranks know of it, and raise this error."""
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,9 @@ from shoestring.training.engine.memory import Failure, HalfDoneError, out_of_mem
 from shoestring.training.engine.parallel.buckets import Buckets
 from shoestring.training.engine.parallel.buffers import ShardBuffers
 from shoestring.training.engine.parallel.divided_optimizer import DividedOptimizer
+from shoestring.training.engine.parallel.errors import RanksApartError
 from shoestring.training.engine.parallel.fully_sharded import FullySharded
-from shoestring.training.engine.parallel.ranks import Ranks, RanksApartError
+from shoestring.training.engine.parallel.ranks import Ranks
 from shoestring.training.engine.parallel.timing import RankTimes
 from shoestring.training.engine.parallel.tree import Sums, Tree, add_tensors, tree_sum
 from shoestring.training.engine.precision import MixedPrecision
