@@ -195,7 +195,10 @@ def _add_gradient(
     if expected is None:
         expected = expect(weight, size, samples)
     mean = loss_sum / expected
-    torch.autograd.backward(mixed_precision.scaler.scale(mean) if mixed_precision.scaler else mean)
+    if mixed_precision.scaler:
+        # A variable refers to what backward begins with: how long an argument lives depends on the interpreter.
+        mean = mixed_precision.scaler.scale(mean)
+    torch.autograd.backward(mean)
     return Microbatch(loss_sum.detach(), weight, expected)
 
 
