@@ -84,6 +84,11 @@ class Ranks:
         return cls(rank, size, control, pairs)
 
     @property
+    def can_overlap(self) -> bool:
+        """Whether gradients can be exchanged during backward."""
+        return True
+
+    @property
     def is_first(self) -> bool:
         """Whether this rank writes to the run's directory."""
         return self.rank == 0
@@ -318,3 +323,15 @@ def noticing_lost_peers() -> Iterator[None]:
         if out_of_memory_message(error) is not None:
             raise
         raise PeerLostError(f"the connection to another process of this run is lost: {error}") from error
+
+
+@contextmanager
+def ending_ranks_apart(ranks: Ranks) -> Iterator[None]:
+    """Raise RanksApartError for an out-of-memory error of this rank, whose part in a collective the others wait for."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        message = out_of_memory_message(error)
+        if message is None or ranks.size == 1:
+            raise
+        raise RanksApartError(Failure(message), on_all_ranks=False) from error
