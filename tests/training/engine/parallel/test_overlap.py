@@ -1,6 +1,7 @@
 """Gradients that are exchanged during backward: the bits of an exchange after it, and failures within it."""
 
 import hashlib
+import os
 from functools import partial
 
 import pytest
@@ -14,9 +15,10 @@ from shoestring.training.engine.memory import Failure
 from shoestring.training.engine.parallel import buckets, overlap, side_work
 from shoestring.training.engine.parallel.divided_optimizer import DividedOptimizer
 from shoestring.training.engine.parallel.overlap import Overlap
-from shoestring.training.engine.parallel.ranks import Ranks
+from shoestring.training.engine.parallel.ranks import PeerLostError, Ranks
 from shoestring.training.engine.parallel.updates import ShardedUpdates
 from shoestring.training.engine.precision import mixed_precision
+from shoestring.training.engine.recovery import Recovering
 from shoestring.training.engine.update import RepeatedUpdate, UpdateResult
 from tests.ranks import run_ranks
 
@@ -86,6 +88,11 @@ class Training:
         for tensor in self.model.state_dict().values():
             values.update(tensor.numpy().tobytes())
         return values.hexdigest()
+
+
+def update_into(results, training, number, micro_batch):
+    results.append(training.update(number, micro_batch))
+    return results[-1]
 
 
 CASES = {
@@ -218,18 +225,27 @@ def test_gradients_that_change_after_they_were_accumulated(tmp_path, first):
                 training = Training(rank, 2, model=Recomputing)
                 for number in range(UPDATES):
                     training.model.is_repeated = number >= first
-                    buffers = {name: buffer.clone() for name, buffer in training.model.named_buffers()}
-                    result = training.update(number)
-                    assert isinstance(result, RepeatedUpdate) == (overlaps and number == first == 2)
-                    if isinstance(result, RepeatedUpdate):
-                        training.model.zero_grad()
-                        for name, buffer in training.model.named_buffers():
-                            buffer.copy_(buffers[name])
-                        assert isinstance(training.update(number), UpdateResult)
+                    results = []
+                    recovering = Recovering(training.model, training.optimizer, training.precision)
+                    assert recovering.run(partial(update_into, results, training, number), 3)[1] == 3
+                    is_too_early = overlaps and number == first == 2
+                    assert [type(result) for result in results] == [RepeatedUpdate] * is_too_early + [UpdateResult]
             digests.append(training.digest())
         assert digests[0] == digests[1]
 
     assert run_ranks(2, act, tmp_path) == [0, 0]
+
+
+def test_lost_process_is_noticed_during_backward(tmp_path):
+    def act(rank):
+        training = Training(rank, 2)
+        training.update(0)
+        if rank == 1:
+            training.model.at_block = lambda: os._exit(3)
+        with pytest.raises(PeerLostError):
+            training.update(1)
+
+    assert run_ranks(2, act, tmp_path) == [0, 3]
 
 
 def test_error_of_a_thread_is_raised_where_its_work_is_waited_for():

@@ -43,22 +43,22 @@ class Buckets:
         self.free()
 
     def messages(self, tensors: Sequence[Tensor]) -> list[list[int]]:
-        """Return the positions of the tensors, in their order, that are exchanged together: a large one by itself."""
+        """Return the positions of the tensors that are exchanged together: a large one by itself, small ones of one
+        type. Messages are in the order of their last tensors.
+        """
         messages: list[list[int]] = []
+        filling: dict[torch.dtype, list[int]] = {}
         sizes: dict[torch.dtype, int] = {}
-        latest: dict[torch.dtype, list[int]] = {}
         for position, tensor in enumerate(tensors):
-            is_large = bool(split_by_size([tensor], self._device.type)[0])
-            size = sizes.get(tensor.dtype, 0) + tensor.nbytes
-            if is_large:
+            if split_by_size([tensor], self._device.type)[0]:
                 messages.append([position])
-            elif tensor.dtype in latest and size <= BUCKET:
-                latest[tensor.dtype].append(position)
-                sizes[tensor.dtype] = size
-            else:
-                latest[tensor.dtype], sizes[tensor.dtype] = [position], tensor.nbytes
-                messages.append(latest[tensor.dtype])
-        return messages
+                continue
+            kind = tensor.dtype
+            if kind in filling and sizes[kind] + tensor.nbytes > BUCKET:
+                messages.append(filling.pop(kind))
+            filling.setdefault(kind, []).append(position)
+            sizes[kind] = tensor.nbytes + (sizes[kind] if len(filling[kind]) > 1 else 0)
+        return sorted([*messages, *filling.values()], key=lambda message: message[-1])
 
     @torch.no_grad()
     def add_message(self, tensors: Sequence[Tensor]) -> None:
