@@ -23,6 +23,7 @@ class Buckets:
 
         `for_any_values`: also for `add_any_values`, in which a bucket stands for a piece of a large tensor.
         """
+        self.free()
         if self._ranks.size == 1:
             return
         sizes: dict[torch.dtype, int] = {}

@@ -1,7 +1,8 @@
 """The processes that train together, each on a GPU of its own, and what they agree on.
 
-No collective of gradients is open while memory can run out: after each piece of work the ranks first agree whether all
-of them have completed it. That agreement goes over gloo between the hosts, so that no rank waits for its GPU.
+After each piece of work the ranks agree whether all of them have completed it, before any of them uses what was
+exchanged. Where collectives are open while memory can run out, a rank that fails completes them first (`overlap.py`). The
+agreement goes over gloo between the hosts, so that no rank waits for its GPU.
 """
 
 from __future__ import annotations

@@ -171,18 +171,18 @@ class ShardedUpdates:
         try:
             computed = self._ranks.call_and_gather(compute, facts, count=count, position=position)
         except BaseException:
-            overlap.drop()
+            self._drop_gradients()
             raise
         sums, facts_by_rank = computed
         if isinstance(sums, Failure):
             if divided:
                 divided.reset(sums)
-            overlap.drop()
+            self._drop_gradients()
             return sums
         self.times.add([row[: RankTimes.count] for row in facts_by_rank])
         first = RankTimes.count + len(own)
         if not overlap.end_update([row[first : first + len(self._parameters)] for row in facts_by_rank]):
-            overlap.drop()
+            self._drop_gradients()
             return RepeatedUpdate()
         with ending_ranks_apart(self._ranks):
             total = self._exchange(sums, [row[RankTimes.count :] for row in facts_by_rank], samples)
@@ -244,6 +244,11 @@ class ShardedUpdates:
         loss_sum = totals[count]
         assert loss_sum is not None
         return Microbatch(loss_sum, tree_sum(weights), float(samples))
+
+    def _drop_gradients(self) -> None:
+        """Free the memory of an update that has failed."""
+        self._overlap.drop()
+        self._buckets.free()
 
     def _count_of_gradients(self) -> int:
         """Return the number of parameters whose use all ranks have to know."""
