@@ -1,8 +1,8 @@
 """The processes that train together, each on a GPU of its own, and what they agree on.
 
 After each piece of work the ranks agree whether all of them have completed it, before any of them uses what was
-exchanged. Where collectives are open while memory can run out, a rank that fails completes them first (`overlap.py`). The
-agreement goes over gloo between the hosts, so that no rank waits for its GPU.
+exchanged. Where collectives are open while memory can run out, a rank that fails completes them first
+(`overlap.py`). The agreement goes over gloo between the hosts, so that no rank waits for its GPU.
 """
 
 from __future__ import annotations
