@@ -111,6 +111,11 @@ BENCHMARKS = (
         "What do two processes cost, beside DistributedDataParallel, Accelerate and Lightning?",
         "-m benchmarks.engine.parallel --json OUT",
     ),
+    _benchmark(
+        "overlap",
+        "What does the exchange of gradients during backward gain on a slow link?",
+        "-m benchmarks.engine.overlap --json OUT",
+    ),
     _benchmark("ranks", "Do 1, 2 and 4 processes end in the same bits?", "-m benchmarks.engine.ranks --json OUT"),
     _benchmark(
         "rank_kills",

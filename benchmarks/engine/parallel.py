@@ -46,8 +46,7 @@ COMPARED = {name: "FSDP2 by hand" if name == "shoestring zero3" else "DDP by han
 class Contender:
     """The processes of a contender, the first of which measures."""
 
-    def __init__(self, name: str, folder: Path) -> None:
-        facts = CONTENDERS[name]
+    def __init__(self, name: str, facts: dict[str, Any], folder: Path) -> None:
         to_parent, from_child = os.pipe()
         to_child, from_parent = os.pipe()
         question = {**facts, "folder": str(folder), "to": from_child, "from": to_child, "shape": SHAPE}
@@ -94,12 +93,12 @@ class Contender:
         self._requests.close()
 
 
-def measure(names: list[str], pairs: int, folder: Path) -> dict[str, list[float]]:
+def measure(questions: dict[str, dict[str, Any]], pairs: int, folder: Path) -> dict[str, list[float]]:
     """Return the seconds per update of each contender in each of `pairs` rounds, which begin with another one each."""
-    contenders = {}
+    contenders, names = {}, list(questions)
     try:
-        for name in names:
-            contenders[name] = Contender(name, folder / name.replace(" ", "-"))
+        for name, facts in questions.items():
+            contenders[name] = Contender(name, facts, folder / name.replace(" ", "-"))
             contenders[name].read_answer()  # the warm-up
         seconds: dict[str, list[float]] = {name: [] for name in names}
         for number in range(pairs):
@@ -149,7 +148,8 @@ def main() -> None:
     arguments = parser.parse_args()
     load_before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
-        measured = rows(measure(arguments.only, arguments.pairs, Path(folder)))
+        questions = {name: CONTENDERS[name] for name in arguments.only}
+        measured = rows(measure(questions, arguments.pairs, Path(folder)))
     for row in measured:
         low, high = row["slowdown_interval"] or (float("nan"), float("nan"))
         share = row["share_of_one_process"]

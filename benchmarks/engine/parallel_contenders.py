@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,7 +29,37 @@ BATCH = 512
 def make_model(clock: Clock | None, question: dict[str, Any]) -> TimedModel:
     """Return the model, with equal weights on all ranks."""
     torch.manual_seed(0)
-    return TimedModel(clock or Silent(question))
+    model = TimedModel(clock or Silent(question))
+    if "pause" in question:  # after each activation
+        layers = [layer if isinstance(layer, nn.Linear) else Pausing(question["pause"]) for layer in model.layers]
+        model.layers = nn.Sequential(*layers)
+    return model
+
+
+class Pause(torch.autograd.Function):
+    """The time that a device computes for a layer, without the use of a processor: backward takes twice as long."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, seconds: float) -> torch.Tensor:
+        ctx.seconds = seconds * len(x)
+        time.sleep(ctx.seconds)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        time.sleep(2 * ctx.seconds)
+        return gradients[0], None
+
+
+class Pausing(nn.Module):
+    """Computes nothing for so many seconds for each sample."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._seconds = seconds
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return Pause.apply(x, self._seconds)  # type: ignore[no-untyped-call]
 
 
 class Silent:
@@ -84,6 +115,28 @@ def train_by_hand(model: nn.Module, optimizer: torch.optim.Optimizer, batches: A
         optimizer.step()
 
 
+def slow_down(bytes_per_second: float) -> None:
+    """Let each message between two ranks take longer, as on a slower link: its process sleeps after it, and does not
+    use a processor.
+    """
+    from shoestring.training.engine.parallel.ranks import Ranks
+
+    add = Ranks.add
+
+    def add_slowly(ranks: Ranks, *tensors: torch.Tensor) -> None:
+        add(ranks, *tensors)
+        time.sleep(len(ranks.pairs) * sum(tensor.nbytes for tensor in tensors) / bytes_per_second)
+
+    Ranks.add = add_slowly  # type: ignore[method-assign]
+
+
+def exchange_after_backward() -> None:
+    """Let ranks not exchange gradients during backward."""
+    from shoestring.training.engine.parallel.ranks import Ranks
+
+    Ranks.can_overlap = False  # type: ignore[assignment, method-assign]
+
+
 def shoestring(clock: Clock | None, question: dict[str, Any], folder: Path) -> None:
     """Train as `torchrun -m shoestring train` does, with the sharding of the question."""
     import shoestring as shoestring_package
@@ -91,10 +144,14 @@ def shoestring(clock: Clock | None, question: dict[str, Any], folder: Path) -> N
     from shoestring.training.run_directory.directory import RunDirectory
     from shoestring.training.run_directory.stored import StoredPlan
 
-    model = make_model(clock, question)
+    model, samples = make_model(clock, question), question.get("batch", BATCH)
+    if "link" in question:
+        slow_down(question["link"])
+    if question.get("exchange") == "after backward":
+        exchange_after_backward()
 
     class Recipe:
-        epochs, effective_batch, seed = NEVER, BATCH, 0
+        epochs, effective_batch, seed = NEVER, samples, 0
 
         def model(self) -> nn.Module:
             return model
@@ -116,7 +173,7 @@ def shoestring(clock: Clock | None, question: dict[str, Any], folder: Path) -> N
 
     ranks = question["ranks"]
     values = {
-        "micro_batch": BATCH // ranks,
+        "micro_batch": samples // ranks,
         "precision": "fp32",
         "gpus": ranks,
         "logical_shards": ranks,

@@ -51,6 +51,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "engine_goals": engine.engine_goals,
     "exports": engine.exports,
     "parallel": engine.parallel,
+    "overlap": engine.overlap,
     "rank_kills": engine.rank_kills,
     "rank_memory": engine.rank_memory,
     "ranks": engine.ranks,

@@ -68,6 +68,27 @@ def parallel() -> str:
     )
 
 
+def overlap() -> str:
+    titles = {
+        "one process": "one process",
+        "after backward": "two processes, exchange after backward",
+        "during backward": "two processes, exchange during backward",
+    }
+    return table(
+        ("", "update", "times as fast as one process"),
+        (
+            [
+                titles[row["name"]],
+                _milliseconds(row["update_seconds"]),
+                "–"
+                if row["name"] == "one process"
+                else f"{row['speedup']:.2f} ({row['speedup_interval'][0]:.2f} to {row['speedup_interval'][1]:.2f})",
+            ]
+            for row in read_result("overlap")["rows"]
+        ),
+    )
+
+
 def ranks() -> str:
     rows: list[Row] = read_result("ranks")["rows"]
     lines = []

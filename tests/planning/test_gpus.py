@@ -132,7 +132,7 @@ def test_faster_exchange_of_divided_weights_is_a_reason():
         for sharding in ("ddp", "zero2")
     )
     (reason,) = candidates.reasons([divided, replicas], gpus=2)[1:]
-    assert "they are exchanged during the computation instead of after it" in reason
+    assert "they are exchanged during the whole computation instead of from the last backward on" in reason
     assert reason.endswith("The run continues bit for bit on 2 GPUs only")
 
 

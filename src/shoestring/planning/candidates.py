@@ -303,4 +303,5 @@ def seconds_of(
         calibration=calibration,
         cuda_graphs=settings.cuda_graphs,
         cudnn_benchmark=uses_cudnn_benchmark(settings, loaded.parts),
+        overlapped=loaded.parts.learning.trainer is None,  # a library's trainer exchanges after backward
     )

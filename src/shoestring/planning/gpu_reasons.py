@@ -98,7 +98,7 @@ def _sharding_reason(candidates: Sequence[Candidate]) -> str:
         return f"{prefix}, because those of a whole model do not fit{limit}"
     cause = "which leaves memory for faster settings"
     if sharding != "zero1" and best.settings.replace(sharding=sharding) == chosen.settings:
-        cause = "and they are exchanged during the computation instead of after it"
+        cause = "and they are exchanged during the whole computation instead of from the last backward on"
     return (
         f"{prefix}, {cause}: {seconds_text(chosen.seconds)} instead of {seconds_text(best.seconds)} for an update with "
         f"sharding=ddp{limit}"

@@ -1,10 +1,12 @@
 """The exchange of gradients between GPUs, compared with measurements."""
 
+import dataclasses
+
 import pytest
 
 from shoestring.base.units import MIB
 from shoestring.planning.estimate.disk import saving_seconds
-from shoestring.planning.estimate.exchange import LINKS, exchange_seconds, exposed_seconds
+from shoestring.planning.estimate.exchange import LINKS, exchange_seconds, exposed_seconds, replica_seconds
 
 
 @pytest.mark.parametrize(("size", "measured"), [(1, 0.4108e-3), (16, 4.32696e-3), (64, 17.069e-3)])
@@ -23,6 +25,24 @@ def test_exposed_exchange_is_not_overlapped_by_backward() -> None:
     assert exposed_seconds(1e9, 2, LINKS[0], backward=0.0) == total
     assert exposed_seconds(1e9, 2, LINKS[0], backward=0.1) == pytest.approx(total - 0.1)
     assert exposed_seconds(1e9, 2, LINKS[0], backward=10.0) == exchange_seconds(25 * MIB, 2)
+
+
+def test_gradients_are_sent_when_they_are_final() -> None:
+    link = dataclasses.replace(LINKS[0], bandwidth=25 * MIB, latency=0.0)
+
+    def seconds(*final: tuple[float, float], gpus: int = 2, sends_weights: bool = False) -> float:
+        """Of 100 MiB, which take 4 s."""
+        sizes = [(remaining, size * MIB) for remaining, size in final]
+        return replica_seconds(100 * MIB, gpus, link, sends_weights=sends_weights, final=sizes)
+
+    assert seconds() == seconds((0.0, 100)) == 4.0
+    assert seconds((3.0, 25), (2.0, 25)) == 2.0  # one after the other
+    assert seconds((9.0, 25), (8.0, 25), (0.5, 25)) == 1.5  # the third ends after half a second
+    assert seconds((9.0, 10), (8.0, 10)) == 4.0  # a bucket is not full
+    assert seconds((9.0, 50), (8.0, 40)) == 0.4  # the last 10 MiB
+    assert seconds((9.0, 100), gpus=4) == 0.0
+    assert seconds((6.0, 100), gpus=4) == 2.0
+    assert seconds((9.0, 100), sends_weights=True) == 4.0
 
 
 def test_save_is_written_and_read_back() -> None:

@@ -12,8 +12,8 @@ from shoestring.planning.estimate.exchange import LINKS, exchange_seconds
 from shoestring.planning.estimate.rates import MEASURED_RATES
 from shoestring.planning.estimate.spread import SCORED, Spread, spread
 from shoestring.planning.estimate.time import Seconds, update_seconds
-from shoestring.planning.trace.record import Op, Trace
-from tests.planning.estimate.example_traces import op, update
+from shoestring.planning.trace.record import Alloc, Event, Op, Phase, Trace
+from tests.planning.estimate.example_traces import op, trace, update
 
 T4 = DEVICES["t4"]
 CALL = MEASURED_RATES["t4"].call_seconds[1]
@@ -151,6 +151,25 @@ def test_engine_exchanges_after_all_microbatches() -> None:
     copies = 3 * 4 * 2 * 10**9 / WIDE
     assert exchange[4, "zero2"] == pytest.approx(3 * (3.0 - 2.0) + copies, rel=0.01)
     assert exchange[4, "zero3"] == pytest.approx(3 * (4.5 - 2.0) + copies, rel=0.01)
+
+
+def test_engine_exchanges_gradients_from_the_last_backward_on() -> None:
+    second = op(size=round(WIDE))
+    size = 2 * 10**9
+    events: list[Event] = []
+    for number in range(2):
+        backward = [second, Alloc(0), second, Alloc(1), second] if number == 0 else [second, second, second]
+        events += [Phase("forward", 1, number), second, Phase("backward", 1, number), *backward]
+    events += [Phase("optimizer", 1, 0), op(), Phase("end", 1, 0)]
+    steps = trace([(size // 2, "gradients"), (size // 2, "gradients")], events, 2)
+    steps = dataclasses.replace(steps, facts=dataclasses.replace(steps.facts, parameters_trainable=size // 4))
+    link = dataclasses.replace(LINKS[0], bandwidth=1e9, latency=0.0)
+    exchange = {
+        options: seconds(steps, microbatches=3, gpus=2, link=link, **dict(options)).parts["exchange"]
+        for options in ((), (("overlapped", False),), (("cuda_graphs", True),), (("sharding", "zero1"),))
+    }
+    # The first gradient is computed a second before the end, which it takes to send it.
+    assert [*exchange.values()] == pytest.approx([1.0, 2.0, 2.0, 3.0], rel=1e-3)
 
 
 def test_unknown_rates_give_no_time() -> None:

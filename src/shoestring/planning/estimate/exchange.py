@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shoestring.base.units import GIB, MIB
@@ -59,14 +61,30 @@ def exposed_seconds(size: float, gpus: int, link: Link, backward: float) -> floa
     return max(total - backward, exchange_seconds(min(size, _BUCKET), gpus, link))
 
 
-def replica_seconds(size: float, gpus: int, link: Link, *, sends_weights: bool) -> float:
-    """Return the seconds in which the engine adds `size` bytes of gradients of all GPUs, after all microbatches.
+def replica_seconds(
+    size: float, gpus: int, link: Link, *, sends_weights: bool, final: Sequence[tuple[float, float]] = ()
+) -> float:
+    """Return the seconds after backward in which the engine adds `size` bytes of gradients of all GPUs.
 
-    Pairs of GPUs add them at each level of a tree. With `sends_weights` (zero1) all updated weights are then sent from
-    the GPUs that have updated them.
+    Pairs of GPUs add them at each level of a tree, in messages of the size of a bucket. `final` tells for gradients, in
+    the order in which the last backward computes them, how many seconds before its end they are final, and their bytes:
+    a message is sent as soon as its gradients are final and the one before has been sent. All others are sent after
+    backward. With `sends_weights` (zero1) all updated weights are then sent from the GPUs that have updated them.
     """
-    messages = max(1, -(-size // _BUCKET))
-    return ((gpus - 1).bit_length() + sends_weights) * (messages * link.latency + size / link.bandwidth)
+    levels = (gpus - 1).bit_length()
+    end, pending, known = -math.inf, 0.0, 0.0
+    for remaining, part in final:
+        part = min(part, size - known)
+        pending, known = pending + part, known + part
+        if pending >= _BUCKET:
+            end, pending = max(end, -remaining) + levels * _message_seconds(pending, link), 0.0
+    end = max(end, 0.0) + levels * _message_seconds(pending + size - known, link)
+    return end + sends_weights * _message_seconds(size, link)
+
+
+def _message_seconds(size: float, link: Link) -> float:
+    """Return the seconds to send so many bytes between two GPUs, in messages of the size of a bucket."""
+    return math.ceil(size / _BUCKET) * link.latency + size / link.bandwidth
 
 
 def sharded_seconds(weights: float, gradients: float, gathers: int, gpus: int, link: Link, compute: float) -> float:

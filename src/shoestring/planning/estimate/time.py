@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from shoestring.hardware.catalog import Device
 from shoestring.planning.estimate.calibration import Calibration
@@ -22,7 +22,7 @@ from shoestring.planning.estimate.kernels import call_factor, kernel_seconds
 from shoestring.planning.estimate.measured_rates import rates_of
 from shoestring.planning.estimate.rates import Rates
 from shoestring.planning.estimate.spread import spread
-from shoestring.planning.trace.record import Facts, Op, Phase, Repeat, Trace
+from shoestring.planning.trace.record import Alloc, Facts, Op, Phase, Repeat, Trace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,19 +59,20 @@ def update_seconds(
     without: str | None = None,
     cuda_graphs: bool = False,
     cudnn_benchmark: bool = False,
+    overlapped: bool = True,
 ) -> Seconds | None:
     """Estimate one update of so many microbatches on `device`: forward and backward of each, and one optimizer step.
 
     A fraction of a microbatch is a smaller one. `work` is the share of the traced work of forward and backward that a
     microbatch has, in as many operators: that of shorter samples, for example.
 
-    The trace is that of one of `gpus`, which exchange gradients over `link` (by default that of two T4s on PCIe): after
-    the last microbatch, with FSDP2 (`sharding` zero2 or zero3) in each one, and with `torch_ddp`, in torch's
-    DistributedDataParallel, while the last backward runs. With `cuda_graphs` the host launches each microbatch at once,
-    which counts as no time. With `cudnn_benchmark` convolutions run by cuDNN's fastest algorithms. `calibration` is
-    from a run on the same device. Sources of measurements whose name contains
-    `without` are excluded, so that their rows are not predicted from themselves. None if the catalog lacks the device's
-    rates. Input, saving and evaluation are not included.
+    The trace is that of one of `gpus`, which exchange gradients over `link` (by default that of two T4s on PCIe): from
+    the last backward on, if that is `overlapped` and no CUDA graph, or else after it; with FSDP2 (`sharding` zero2 or
+    zero3) in each microbatch; and with `torch_ddp`, in torch's DistributedDataParallel, while the last backward runs.
+    With `cuda_graphs` the host launches each microbatch at once, which counts as no time. With `cudnn_benchmark`
+    convolutions run by cuDNN's fastest algorithms. `calibration` is from a run on the same device. Sources of
+    measurements whose name contains `without` are excluded, so that their rows are not predicted from themselves. None
+    if the catalog lacks the device's rates. Input, saving and evaluation are not included.
     """
     if calibration and calibration.rates and calibration.device == device.title:
         device, calibration = replace(device, measured=calibration.rates), None
@@ -80,15 +81,17 @@ def update_seconds(
         return None
     rates = replace(rates, autotuned=cudnn_benchmark)
     operators = _operators(trace, rates, work)
-    low, typical, high = (
+    timings = [
         _phase_seconds(trace, operators, microbatches, rates, call_seconds, python_seconds, cuda_graphs)
         for call_seconds, python_seconds in zip(rates.call_seconds, rates.python_seconds, strict=True)
-    )
+    ]
+    low, typical, high = (parts for parts, _ in timings)
     if gpus > 1:
         chosen_link = link or next(link for link in LINKS if not without or without not in link.source)
-        for parts in (low, typical, high):
+        for parts, final in timings:
+            used = final if overlapped and not cuda_graphs else ()
             parts["exchange"] += _exchange(
-                parts, trace.facts, microbatches, rates, gpus, sharding, torch_ddp, chosen_link
+                parts, used, trace.facts, microbatches, rates, gpus, sharding, torch_ddp, chosen_link
             )
     else:
         for parts in (low, typical, high):
@@ -128,6 +131,7 @@ _GRADIENT_BYTES = 4
 
 def _exchange(
     parts: Mapping[str, float],
+    final: Sequence[tuple[float, float]],
     facts: Facts,
     microbatches: float,
     rates: Rates,
@@ -145,7 +149,7 @@ def _exchange(
         return microbatches * (copies + exposed)
     if torch_ddp:
         return copies + exposed_seconds(gradients, gpus, link, parts["backward"] / microbatches)
-    return replica_seconds(gradients, gpus, link, sends_weights=sharding == "zero1")
+    return replica_seconds(gradients, gpus, link, sends_weights=sharding == "zero1", final=final)
 
 
 class _Operator(NamedTuple):
@@ -158,8 +162,18 @@ class _Operator(NamedTuple):
     kernel_seconds: float
 
 
-def _operators(trace: Trace, rates: Rates, work: float) -> list[_Operator | Repeat]:
-    operators: list[_Operator | Repeat] = []
+class _Gradient(NamedTuple):
+    """A gradient of so many bytes is allocated. It is taken to be final then, also one that several layers share."""
+
+    bytes: int
+
+
+_Step: TypeAlias = _Operator | _Gradient | Repeat
+
+
+def _operators(trace: Trace, rates: Rates, work: float) -> list[_Step]:
+    """Return the operators of the measured update, and the gradients that its first microbatch allocates."""
+    operators: list[_Step] = []
     phase: Phase | None = None
     for event in trace.events:
         if isinstance(event, Phase):
@@ -171,26 +185,36 @@ def _operators(trace: Trace, rates: Rates, work: float) -> list[_Operator | Repe
             operators.append(_Operator(phase, *host, kernel_seconds(event, rates)))
         elif isinstance(event, Repeat) and phase and phase.update == 1:
             operators.append(event)
+        elif isinstance(event, Alloc) and phase and (phase.name, phase.update, phase.microbatch) == ("backward", 1, 0):
+            storage = trace.storages[event.storage]
+            if storage.part == "gradients":
+                operators.append(_Gradient(storage.bytes))
     return operators
 
 
 def _phase_seconds(
     trace: Trace,
-    operators: Sequence[_Operator | Repeat],
+    operators: Sequence[_Step],
     microbatches: float,
     rates: Rates,
     call_seconds: float,
     python_seconds: float,
     cuda_graphs: bool,
-) -> dict[str, float]:
-    """Return the seconds of each phase until the device has finished it: the mean over the recipe's stages.
+) -> tuple[dict[str, float], list[tuple[float, float]]]:
+    """Return the seconds of each phase until the device has finished it: the mean over the recipe's stages. And return
+    for each gradient the seconds from where the last backward has computed it to its end, and its bytes.
 
     The host starts each update when the device is idle, since it has read the loss, and runs ahead from there.
     """
     times: dict[tuple[str, int], float] = defaultdict(float)
     host_time = device_time = step_start = 0.0
     key = ("", 0)
+    allocated: list[int] = []
+    computed: list[tuple[float, int]] = []
     for operator in operators:
+        if isinstance(operator, _Gradient):
+            allocated.append(operator.bytes)
+            continue
         if isinstance(operator, Repeat):
             times[key] += (operator.times - 1) * (device_time - step_start)
             # The lead that the host has gained in one step is used up in the first of many others.
@@ -206,10 +230,15 @@ def _phase_seconds(
         device_time = max(device_time, host_time) + kernels
         host_time = host_time if rates.queued else device_time
         times[key] += device_time - start
+        if allocated:  # the gradient that this operator computes
+            computed += [(times["backward", 0], size) for size in allocated]
+            allocated.clear()
     last = trace.microbatches - 1
     parts = {name: times[name, 0] + (microbatches - 1) * times[name, last] for name in ("forward", "backward")}
     for name in ("exchange", "optimizer"):
         parts[name] = times[name, 0]
     if trace.counts_steps and ("generation", 0) in times:
         parts = {"generation": times["generation", 0], **parts}
-    return {name: seconds / trace.stages for name, seconds in parts.items()}
+    first, stages = times["backward", 0] or 1.0, trace.stages
+    final = [((1 - seconds / first) * times["backward", last] / stages, size / stages) for seconds, size in computed]
+    return {name: seconds / stages for name, seconds in parts.items()}, final

@@ -20,6 +20,13 @@ class TracedRanks(Ranks):
     on_exchange: Callable[[Sequence[Tensor]], None] = lambda _: None
     on_step: Callable[[], None] = lambda: None
 
+    @property
+    def can_overlap(self) -> bool:
+        """The operators are those of an exchange after backward, which does not divide the record of identical blocks.
+        Estimates count the overlap by the record.
+        """
+        return False
+
     def call(self, act: Callable[[], T], position: Any = None) -> Any:  # noqa: ARG002
         self.on_step()
         return act()

@@ -24,7 +24,7 @@ from shoestring.training.engine.memory import (
     retry_with_freed_memory,
 )
 from shoestring.training.engine.precision import MIN_LOSS_SCALE, MixedPrecision
-from shoestring.training.engine.update import UpdateResult
+from shoestring.training.engine.update import RepeatedUpdate, UpdateResult
 from shoestring.training.monitor.host_memory import describe_memory
 
 T = TypeVar("T")
@@ -149,6 +149,10 @@ class Recovering:
                     scaler.load_state_dict(scale)
                     overflows = 0
                 micro_batch = self._next_micro_batch(result.message, micro_batch)
+                continue
+            if isinstance(result, RepeatedUpdate):
+                discard_attempt(self._model, self._optimizer, self._mixed_precision)
+                self._buffers.restore()
                 continue
             if isinstance(result, UpdateResult):
                 if not result.stepped:

@@ -59,6 +59,10 @@ class UpdateResult:
     """Whether the step was finally made."""
 
 
+class RepeatedUpdate:
+    """An attempt that has to be made again as it was."""
+
+
 def update(
     model: nn.Module,
     optimizer: Optimizer,

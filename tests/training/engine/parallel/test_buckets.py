@@ -43,6 +43,16 @@ def test_large_tensors_are_sent_as_they_are(tmp_path):
     assert run_ranks(2, act, tmp_path) == [0, 0]
 
 
+def test_messages_are_in_the_order_of_their_last_tensors():
+    large = torch.empty(8 * MIB)
+    small, other = torch.empty(MIB // 5), torch.empty(MIB // 5, dtype=torch.float64)
+    buckets = Buckets(torch.device("cuda"), Ranks(size=2))
+    # A bucket has room for 31 small tensors.
+    tensors = [other, *[small] * 30, large, *[small] * 2, other, large]
+    messages = buckets.messages(tensors)
+    assert messages == [[31], [*range(1, 31), 32], [33], [0, 34], [35]]
+
+
 def test_size_of_a_message_depends_on_the_device():
     tensors = [torch.empty(size, dtype=torch.uint8) for size in (MIB - 1, MIB, 10 * MIB)]
     assert [len(large) for large, _ in (split_by_size(tensors, kind) for kind in ("cpu", "cuda", "xpu"))] == [2, 1, 0]

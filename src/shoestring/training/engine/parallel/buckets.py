@@ -18,13 +18,20 @@ class Buckets:
         self._device, self._ranks = device, ranks
         self._flat: dict[torch.dtype, Tensor] = {}
 
-    def allocate(self, tensors: Iterable[Tensor]) -> None:
-        """Allocate the buckets for tensors of these types and sizes. The exchange itself allocates nothing."""
+    def allocate(self, tensors: Iterable[Tensor], *, for_any_values: bool = False) -> None:
+        """Allocate the buckets for tensors of these types and sizes. The exchange itself allocates nothing.
+
+        `for_any_values`: also for `add_any_values`, in which a bucket stands for a piece of a large tensor.
+        """
+        self.free()
         if self._ranks.size == 1:
             return
         sizes: dict[torch.dtype, int] = {}
-        for tensor in split_by_size(tensors, self._device.type)[1]:
+        large, small = split_by_size(tensors, self._device.type)
+        for tensor in small:
             sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.numel()
+        for tensor in large if for_any_values else ():
+            sizes[tensor.dtype] = max(sizes.get(tensor.dtype, 0), tensor.numel())
         self._flat = {
             dtype: torch.empty(min(size, BUCKET // dtype.itemsize), dtype=dtype, device=self._device)
             for dtype, size in sizes.items()
@@ -35,6 +42,42 @@ class Buckets:
         """Add the tensors of all ranks in place, and free the buckets."""
         self._exchange(tensors, self._ranks.add)
         self.free()
+
+    def messages(self, tensors: Sequence[Tensor]) -> list[list[int]]:
+        """Return the positions of the tensors that are exchanged together: a large one by itself, small ones of one
+        type. Messages are in the order of their last tensors.
+        """
+        messages: list[list[int]] = []
+        filling: dict[torch.dtype, list[int]] = {}
+        sizes: dict[torch.dtype, int] = {}
+        for position, tensor in enumerate(tensors):
+            if split_by_size([tensor], self._device.type)[0]:
+                messages.append([position])
+                continue
+            kind = tensor.dtype
+            if kind in filling and sizes[kind] + tensor.nbytes > BUCKET:
+                messages.append(filling.pop(kind))
+            filling.setdefault(kind, []).append(position)
+            sizes[kind] = tensor.nbytes + (sizes[kind] if len(filling[kind]) > 1 else 0)
+        return sorted([*messages, *filling.values()], key=lambda message: message[-1])
+
+    @torch.no_grad()
+    def add_message(self, tensors: Sequence[Tensor]) -> None:
+        """Add the tensors of all ranks in place, one of the `messages`."""
+        self._exchange(tensors, self._add_pieces)
+
+    @torch.no_grad()
+    def add_any_values(self, tensors: Sequence[Tensor]) -> None:
+        """Take part in `add_message` of the other ranks, who will not use the sums of tensors like these."""
+        large, small = split_by_size(tensors, self._device.type)
+        for tensor in large:
+            for piece in _pieces(tensor):
+                self._ranks.add(self._flat[tensor.dtype][: len(piece)])
+        if small:
+            self._ranks.add(self._flat[small[0].dtype][: sum(tensor.numel() for tensor in small)])
+
+    def _add_pieces(self, *tensors: Tensor) -> None:
+        self._ranks.add(*(piece for tensor in tensors for piece in _pieces(tensor)))
 
     def free(self) -> None:
         """Free the buckets."""
@@ -55,3 +98,9 @@ class Buckets:
                 foreach.copy(parts, pieces)
                 exchange(flat[:size])
                 foreach.copy(pieces, parts)
+
+
+def _pieces(tensor: Tensor) -> Sequence[Tensor]:
+    """Return the pieces of a flat tensor that are no larger than a bucket."""
+    pieces: Sequence[Tensor] = tensor.split(BUCKET // tensor.dtype.itemsize)
+    return pieces

@@ -1,7 +1,8 @@
 """The processes that train together, each on a GPU of its own, and what they agree on.
 
-No collective of gradients is open while memory can run out: after each piece of work the ranks first agree whether all
-of them have completed it. That agreement goes over gloo between the hosts, so that no rank waits for its GPU.
+After each piece of work the ranks agree whether all of them have completed it, before any of them uses what was
+exchanged. Where collectives are open while memory can run out, a rank that fails completes them first
+(`overlap.py`). The agreement goes over gloo between the hosts, so that no rank waits for its GPU.
 """
 
 from __future__ import annotations
@@ -63,6 +64,11 @@ class Ranks:
             control = dist.new_group(backend="gloo", timeout=TIMEOUT)
             pairs = tuple(_partners(level, rank, size) for level in range(size.bit_length() - 1))
         return cls(rank, size, control, pairs)
+
+    @property
+    def can_overlap(self) -> bool:
+        """Whether gradients can be exchanged during backward."""
+        return True
 
     @property
     def is_first(self) -> bool:
@@ -299,3 +305,15 @@ def noticing_lost_peers() -> Iterator[None]:
         if out_of_memory_message(error) is not None:
             raise
         raise PeerLostError(f"the connection to another process of this run is lost: {error}") from error
+
+
+@contextmanager
+def ending_ranks_apart(ranks: Ranks) -> Iterator[None]:
+    """Raise RanksApartError for an out-of-memory error of this rank, whose part in a collective the others wait for."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        message = out_of_memory_message(error)
+        if message is None or ranks.size == 1:
+            raise
+        raise RanksApartError(Failure(message), on_all_ranks=False) from error

@@ -27,6 +27,11 @@ class Tree(Generic[T]):
             height += 1
         self._branches.append((height, term))
 
+    @property
+    def pending(self) -> list[T]:
+        """The sums of complete branches, in the order in which the last term will be added to them."""
+        return [total for _, total in reversed(self._branches)]
+
     def sum(self) -> T:
         """Return the sum of all terms."""
         ((_, total),) = self._branches

@@ -9,8 +9,8 @@ an order of its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -20,19 +20,21 @@ from shoestring.base.errors import UsageError
 from shoestring.training.data.logical_shards import LogicalShards
 from shoestring.training.data.seeding import seed_all
 from shoestring.training.engine import foreach
-from shoestring.training.engine.memory import Failure, HalfDoneError, out_of_memory_message
+from shoestring.training.engine.cuda_graphs import CudaGraphs
+from shoestring.training.engine.memory import Failure, HalfDoneError
 from shoestring.training.engine.parallel.buckets import Buckets
 from shoestring.training.engine.parallel.buffers import ShardBuffers
 from shoestring.training.engine.parallel.divided_optimizer import DividedOptimizer
-from shoestring.training.engine.parallel.errors import RanksApartError
 from shoestring.training.engine.parallel.fully_sharded import FullySharded
-from shoestring.training.engine.parallel.ranks import Ranks
+from shoestring.training.engine.parallel.overlap import Overlap
+from shoestring.training.engine.parallel.ranks import Ranks, ending_ranks_apart
 from shoestring.training.engine.parallel.timing import RankTimes
 from shoestring.training.engine.parallel.tree import Sums, Tree, add_tensors, tree_sum
 from shoestring.training.engine.precision import MixedPrecision
 from shoestring.training.engine.update import (
     LossFunction,
     Microbatch,
+    RepeatedUpdate,
     Runner,
     UpdateResult,
     Weight,
@@ -40,6 +42,7 @@ from shoestring.training.engine.update import (
     add_zero_gradients,
     step,
 )
+from shoestring.training.session.stop import SessionOver
 
 
 class ShardedUpdates:
@@ -67,6 +70,7 @@ class ShardedUpdates:
             self._parameters = []  # whose gradients are added here
         self._buffers, self._buckets = ShardBuffers(model, ranks), Buckets(device, ranks)
         _require_separate(model, ranks)
+        self._overlap = Overlap(self._parameters, self._buckets, ranks, device)
         self._loss_sum = torch.zeros((), device=device)
         self._sums_count = len(self._layout())
         self.times = RankTimes(device)
@@ -83,21 +87,43 @@ class ShardedUpdates:
         run: Runner | None = None,
         on_gradients: Callable[[], None] | None = None,
         missing: Iterable[tuple[Any, int]] = (),
-    ) -> UpdateResult | Failure:
+    ) -> UpdateResult | Failure | RepeatedUpdate:
         """Make update number `number` over `microbatches`, pairs of (logical shard, its microbatches).
 
         A model that is divided among the ranks also needs the `missing` microbatches.
 
         The other arguments are those of `engine.update.update`, and so are the errors. Returns a Failure on all ranks
-        if one of them has run out of memory; only gradients and buffers have changed then. Raises RanksApartError if
-        this rank has run out of memory in the exchange.
+        if one of them has run out of memory, and a RepeatedUpdate if gradients were exchanged too early; only gradients
+        and buffers have changed then. Raises RanksApartError if this rank has run out of memory in the exchange.
         """
         weights: list[float] = []
         divided = self._fully_sharded
         if divided:
             loss = divided.gathering(loss)
 
+        overlap, own = self._overlap, self._shards.own
+        overlap.begin_update(_stage(loss), is_eager=not isinstance(run, CudaGraphs))
+        expected = 0.0  # the weight by which the losses of the current shard are divided
+
+        def expect(weight: Weight, size: int, samples: int) -> float:
+            nonlocal expected
+            expected = _expect_power_of_two(weight, size, samples)
+            return expected
+
         def compute() -> Sums:
+            with ending_ranks_apart(self._ranks) if overlap.is_active else nullcontext():
+                self._buckets.allocate(self._layout(), for_any_values=bool(self._parameters))
+            try:
+                sums = add_shards()
+            except (Exception, SessionOver):
+                with ending_ranks_apart(self._ranks):
+                    overlap.abandon()
+                raise
+            self.times.clock.start()
+            overlap.wait()
+            return overlap.merged(sums)
+
+        def add_shards() -> Sums:
             tree = Tree(add_tensors)
             self._buffers.begin_update()
             if mixed_precision.scaler:  # creates its scale in the first call, and this rank may have no samples
@@ -110,36 +136,55 @@ class ShardedUpdates:
                 total = add_gradients(
                     self._model,
                     loss,
-                    batches,
+                    watching_last(shard, batches, tree),
                     samples=samples,
                     mixed_precision=mixed_precision,
                     run=run,
-                    expect=self._expect_samples if divided else _expect_power_of_two,
+                    expect=self._expect_samples if divided else expect,
                 )
+                if shard == own[-1]:
+                    overlap.complete(tree, lambda: expected / samples)
                 weights.append(0.0 if total is None else float(total.weight))
                 tree.append(self._take_sums(total, shard, samples))
             if divided:
                 add_zero_gradients(self._model, loss, missing, mixed_precision=mixed_precision)
-            self._buckets.allocate(self._layout())
-            self.times.clock.start()
             return tree.sum()
+
+        def watching_last(
+            shard: int, batches: Iterable[tuple[Any, int]], tree: Tree[Sums]
+        ) -> Iterator[tuple[Any, int]]:
+            remaining = len(self._shards.deal(range(samples), shard))
+            for batch in batches:
+                remaining -= batch[1]
+                if shard == own[-1] and not remaining:
+                    overlap.watch(tree, lambda: expected / samples)
+                yield batch
 
         def facts(sums: Sums) -> list[float]:
             used = divided.used.values() if divided else ()
-            present = (tensor is not None for tensor in sums)
-            return [*self.times.own(), *weights, *present, *self._buffers.changes, *used]
+            present = (tensor is not None for tensor in sums[len(self._parameters) :])
+            return [*self.times.own(), *weights, *overlap.reports, *present, *self._buffers.changes, *used]
 
         parameters = self._count_of_gradients()
         count = RankTimes.count + len(self._shards.own) + self._sums_count + self._buffers.count_of_others + parameters
         position = divided.position if divided else None
-        computed = self._ranks.call_and_gather(compute, facts, count=count, position=position)
+        try:
+            computed = self._ranks.call_and_gather(compute, facts, count=count, position=position)
+        except BaseException:
+            self._drop_gradients()
+            raise
         sums, facts_by_rank = computed
         if isinstance(sums, Failure):
             if divided:
                 divided.reset(sums)
+            self._drop_gradients()
             return sums
         self.times.add([row[: RankTimes.count] for row in facts_by_rank])
-        with _ending_ranks_apart(self._ranks):
+        first = RankTimes.count + len(own)
+        if not overlap.end_update([row[first : first + len(self._parameters)] for row in facts_by_rank]):
+            self._drop_gradients()
+            return RepeatedUpdate()
+        with ending_ranks_apart(self._ranks):
             total = self._exchange(sums, [row[RankTimes.count :] for row in facts_by_rank], samples)
         self.times.clock.stop()
         if self._shards.count > 1:  # the optimizer's random numbers depend on no shard
@@ -154,7 +199,7 @@ class ShardedUpdates:
             # Other ranks have made their step, which a repetition of the update would make again.
             raise HalfDoneError(result.message, hint="weights may be partly updated: resume from the last checkpoint")
         if isinstance(self._optimizer, DividedOptimizer) and result.stepped:
-            with _ending_ranks_apart(self._ranks):
+            with ending_ranks_apart(self._ranks):
                 self._optimizer.publish()
         return result
 
@@ -169,8 +214,9 @@ class ShardedUpdates:
         for parameter in self._parameters:
             parameter.grad = None
         factor = float(total.expected) / samples
-        if factor != 1 and gradients:
-            foreach.multiply([gradient for gradient in gradients if gradient is not None], factor)
+        present = [gradient for gradient in gradients if gradient is not None]
+        if factor != 1 and present:
+            foreach.multiply(present, factor)
         return [*gradients, total.loss_sum, *self._buffers.end_shard(shard)]
 
     def _exchange(self, sums: Sums, facts: Sequence[Sequence[float]], samples: int) -> Microbatch:
@@ -183,7 +229,14 @@ class ShardedUpdates:
         if self._fully_sharded:
             self._fully_sharded.end_update(used)
         totals = complete(sums, self._layout(), is_present)
-        self._buckets.add([tensor for tensor in totals if tensor is not None])
+        self._buckets.add(
+            [
+                tensor
+                for index, tensor in enumerate(totals)
+                if tensor is not None and not self._overlap.is_exchanged(index)
+            ]
+        )
+        self._overlap.drop()
         count = len(self._parameters)
         for parameter, gradient in zip(self._parameters, totals[:count], strict=True):
             parameter.grad = gradient
@@ -191,6 +244,11 @@ class ShardedUpdates:
         loss_sum = totals[count]
         assert loss_sum is not None
         return Microbatch(loss_sum, tree_sum(weights), float(samples))
+
+    def _drop_gradients(self) -> None:
+        """Free the memory of an update that has failed."""
+        self._overlap.drop()
+        self._buckets.free()
 
     def _count_of_gradients(self) -> int:
         """Return the number of parameters whose use all ranks have to know."""
@@ -207,16 +265,9 @@ class ShardedUpdates:
         return [*self._parameters, self._loss_sum, *self._buffers.running]
 
 
-@contextmanager
-def _ending_ranks_apart(ranks: Ranks) -> Iterator[None]:
-    """Raise RanksApartError for an out-of-memory error of this rank, whose part in a collective the others wait for."""
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        message = out_of_memory_message(error)
-        if message is None or ranks.size == 1:
-            raise
-        raise RanksApartError(Failure(message), on_all_ranks=False) from error
+def _stage(loss: LossFunction) -> Hashable:
+    """Return the stage of the run, which a loss of `losses.loss_at` has among its keywords."""
+    return getattr(loss, "keywords", {}).get("stage")
 
 
 def _require_separate(model: nn.Module, ranks: Ranks) -> None:
@@ -250,15 +301,17 @@ def _is_dense(tensor: Tensor) -> bool:
 
 
 def complete(sums: Sums, templates: Sequence[Tensor], is_present: Sequence[float]) -> Sums:
-    """Return the sums with a tensor, like its template, in place of each that only other ranks have."""
+    """Return the sums with a tensor, like its template, in place of each that only other ranks have, and without those
+    that no rank has.
+    """
     # -0 is the number that changes no other one by addition: 0 would change -0.
     return [
-        torch.full_like(template, -0.0) if tensor is None and has_term else tensor
+        (torch.full_like(template, -0.0) if tensor is None else tensor) if has_term else None
         for tensor, template, has_term in zip(sums, templates, is_present, strict=True)
     ]
 
 
-def _expect_power_of_two(weight: Weight, size: int, samples: int) -> Weight:
+def _expect_power_of_two(weight: Weight, size: int, samples: int) -> float:
     """Extrapolate the total weight of `samples` to `samples` times a power of two.
 
     So the gradients of all shards can be brought to the same scale without rounding.
