@@ -26,7 +26,7 @@ class GradientExchange:
         """Replace the weights and buffers by those of the first process."""
         self._ranks = ranks
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._buffers, self._buckets = ShardBuffers(model, ranks), Buckets(device, ranks)
+        self._buffers, self._buckets = ShardBuffers(model, ranks, device), Buckets(device, ranks)
         for tensor in [*model.parameters(), *model.buffers()]:
             values = tensor.detach().contiguous()
             ranks.broadcast(values)

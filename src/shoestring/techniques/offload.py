@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -34,8 +34,8 @@ class HostOptimizer:
     def __init__(self, optimizer: Optimizer) -> None:
         """Wrap `optimizer`, before its first step, with its parameters on the device."""
         self._optimizer = optimizer
-        self._copies: dict[nn.Parameter, nn.Parameter] = {}
-        self._versions: dict[nn.Parameter, int] = {}
+        self._copies: dict[Tensor, nn.Parameter] = {}
+        self._versions: dict[Tensor, int] = {}
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter.device == HOST:
@@ -54,6 +54,18 @@ class HostOptimizer:
     def state(self) -> Mapping[Any, Any]:
         """The states by parameter in host memory."""
         return self._optimizer.state
+
+    @property
+    def stepped_parameters(self) -> list[Tensor]:
+        """The parameters of the groups, in host memory."""
+        parameters = (parameter for group in self.param_groups for parameter in group["params"])
+        return [self._copies.get(parameter, parameter) for parameter in parameters]
+
+    def drop_states(self, parameters: Iterable[Tensor]) -> None:
+        """Free the copies and states of parameters that are not in the groups during a step."""
+        for parameter in parameters:
+            self._optimizer.state.pop(self._copies.pop(parameter, parameter), None)
+            self._versions.pop(parameter, None)
 
     @torch.no_grad()
     def step(self) -> None:
@@ -154,6 +166,22 @@ def offloaded_optimizer(optimizer: Optimizer, settings: Settings) -> Optimizer:
         )
     host_optimizer: Any = HostOptimizer(optimizer)
     return cast(Optimizer, host_optimizer)
+
+
+def stepped_parameters(optimizer: Any) -> list[Tensor]:
+    """Return the parameters that the steps of an optimizer update, in the memory of its states, in their order."""
+    if isinstance(optimizer, HostOptimizer):
+        return optimizer.stepped_parameters
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def drop_states(optimizer: Any, parameters: Iterable[Tensor]) -> None:
+    """Free the states of parameters that another process updates; Adagrad creates them in its constructor."""
+    if isinstance(optimizer, HostOptimizer):
+        optimizer.drop_states(parameters)
+        return
+    for parameter in parameters:
+        optimizer.state.pop(parameter, None)
 
 
 def copy_weights_on_use(blocks: Sequence[nn.Module], device: torch.device | str, *, on_copy: OnCopy) -> None:

@@ -57,7 +57,14 @@ def build(
     with explaining_out_of_memory(f"moving the model to {device}"):
         if is_fully_sharded(settings, ranks):
             blocks = checkpointing.blocks(model, loaded.parts)
-            fully_sharded = shard(model, blocks, ranks, device, reshard_after_forward=settings.sharding == "zero3")
+            fully_sharded = shard(
+                model,
+                blocks,
+                ranks,
+                device,
+                reshard_after_forward=settings.sharding == "zero3",
+                on_host=settings.offload == "parameters",
+            )
         else:
             offload.move(model, loaded.parts, settings, device)
         compiled.apply(model, loaded.parts, settings, device)

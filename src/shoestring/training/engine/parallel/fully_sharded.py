@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
+from shoestring.techniques import offload
 from shoestring.training.checkpoint.divided import divide_as, is_divided, own, rows_by_rank
 from shoestring.training.checkpoint.trained import trained_state
 from shoestring.training.engine.memory import Failure
@@ -148,7 +149,7 @@ class FullySharded:
     def own_rows(self, saved: Mapping[str, Any], optimizer: Any) -> dict[str, Any]:
         """Return the sections of a checkpoint with this rank's rows of the tensors that are divided now."""
         weights = trained_state(self._model)
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        parameters = offload.stepped_parameters(optimizer)
         sections = dict(saved)
         sections["model"] = _like_each(saved["model"], weights)
         if "averaged" in saved:
@@ -174,17 +175,24 @@ class FullySharded:
 
 
 def shard(
-    model: nn.Module, blocks: Sequence[nn.Module], ranks: Ranks, device: torch.device, *, reshard_after_forward: bool
+    model: nn.Module,
+    blocks: Sequence[nn.Module],
+    ranks: Ranks,
+    device: torch.device,
+    *,
+    reshard_after_forward: bool,
+    on_host: bool = False,
 ) -> FullySharded:
     """Divide the model's parameters among the ranks, on `device`; each block is gathered by itself.
 
     With `reshard_after_forward` (zero3) the gathered weights of a block are freed after its forward, without it (zero2)
-    after its backward.
+    after its backward. With `on_host` the rows of each rank and their gradients are in host memory, from which they are
+    copied to the device when they are gathered.
 
     Raises UsageError for a model that FSDP2 does not support.
     """
     from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 
     _require_supported(model, blocks)
     # A run changes its model in one process group, whose collectives `position` counts.
@@ -192,8 +200,10 @@ def shard(
     mesh = DeviceMesh.from_group(dist.group.WORLD, device.type)
     _leave_recurrent_weights_in_place(model)
     modules: list[Any] = []
+    # torch rounds each tensor in page-locked memory up to a power of two, and such memory cannot be swapped out.
+    policy = CPUOffloadPolicy(pin_memory=False) if on_host else OffloadPolicy()
     for module, frees in [*((block, reshard_after_forward) for block in blocks), (_Root(model), False)]:
-        modules.append(fully_shard(module, mesh=mesh, reshard_after_forward=frees))
+        modules.append(fully_shard(module, mesh=mesh, reshard_after_forward=frees, offload_policy=policy))
     fsdp_versions.exchange_unused(modules)
     return FullySharded(model, ranks, device, modules)
 
