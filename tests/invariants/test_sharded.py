@@ -101,7 +101,7 @@ def test_sharded_runs(tmp_path):
 
 @pytest.mark.parametrize("offloaded", slow_except(["parameters", "optimizer"], "optimizer"))
 def test_offloaded_shares_have_the_same_bits(tmp_path, monkeypatch, offloaded):
-    """Also after one of the processes was killed. The states are in another memory than the weights, as those of a GPU are."""
+    """Also after one of the processes was killed. States are in another memory than weights, as those of a GPU are."""
     assert train(2, tmp_path / "zero3", tmp_path, "zero3") == [0, 0]
     if offloaded == "optimizer":
         monkeypatch.setattr(offload, "HOST", torch.device("cpu", 0))

@@ -168,6 +168,11 @@ def offloaded_optimizer(optimizer: Optimizer, settings: Settings) -> Optimizer:
     return cast(Optimizer, host_optimizer)
 
 
+def on_device(optimizer: Any) -> Optimizer:
+    """Return the optimizer whose steps are made in host memory, or else the optimizer itself."""
+    return optimizer._optimizer if isinstance(optimizer, HostOptimizer) else optimizer
+
+
 def stepped_parameters(optimizer: Any) -> list[Tensor]:
     """Return the parameters that the steps of an optimizer update, in the memory of its states, in their order."""
     if isinstance(optimizer, HostOptimizer):

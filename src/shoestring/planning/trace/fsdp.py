@@ -6,7 +6,8 @@ and padded there. A block's weights are all-gathered into a buffer, then copied 
 buffer stays until the next block is gathered, in backward the next block's buffer is prefetched. Gradients are copied
 into a reduce-scatter buffer that stays until the next block's; the root's weights stay from forward to the end of
 backward. Each microbatch's gradients are reduced. Weights are gathered in their own type, without a mixed-precision
-policy; frozen weights are sharded as well.
+policy; frozen weights are sharded as well. With `CPUOffloadPolicy` the shards are in host memory: each is copied to the
+device before the buffer is allocated, and the reduced gradients are moved off the device, all of a block at once.
 """
 
 from __future__ import annotations
@@ -25,33 +26,41 @@ from shoestring.planning.trace.record import Part
 from shoestring.planning.trace.recorder import Recorder
 from shoestring.planning.trace.replicas import Replicas
 from shoestring.planning.trace.simulated_device import DEVICE, tensors
-from shoestring.techniques import trees
+from shoestring.techniques import offload, trees
 
 
 class FsdpShards(Replicas):
-    """`fully_shard` of each block, then of the model, with or without resharding of the blocks after forward."""
+    """`fully_shard` of each block, then of the model, with or without resharding of the blocks after forward, and with
+    the shards on the device or in host memory."""
 
     def __init__(
-        self, recorder: Recorder, model: nn.Module, blocks: list[nn.Module], gpus: int, *, reshard_after_forward: bool
+        self,
+        recorder: Recorder,
+        model: nn.Module,
+        blocks: list[nn.Module],
+        gpus: int,
+        *,
+        reshard_after_forward: bool,
+        on_host: bool = False,
     ) -> None:
         super().__init__(recorder, model, gpus, own_shards=1)
         self.fully_sharded = self
         self.used = dict[str, bool]()
         recorder.erase([*model.parameters(), *model.buffers()])
         self._own_rows: dict[nn.Parameter, nn.Parameter] = {}
-        self._shared = _SharedState(recorder, gpus)
+        self._shared = _SharedState(recorder, gpus, on_host=on_host)
         self._has_gathered_each = False
         self._groups = []
         loaded_tensors: set[Tensor] = set()
         for block in blocks:
-            self._groups.append(_Group(self._load(recorder, block, loaded_tensors, gpus), self._shared))
+            self._groups.append(_Group(self._load(recorder, block, loaded_tensors), self._shared))
             _redirect(block, self._groups[-1], reshard_after_forward=reshard_after_forward)
-        self._root = _Group(self._load(recorder, model, loaded_tensors, gpus), self._shared)
+        self._root = _Group(self._load(recorder, model, loaded_tensors), self._shared)
         model.register_forward_pre_hook(lambda *_: self._root.gather())
         model.register_forward_hook(lambda *_: self._shared.free_all_gather_buffer())
 
     def _load(
-        self, recorder: Recorder, module: nn.Module, loaded_tensors: set[Tensor], gpus: int
+        self, recorder: Recorder, module: nn.Module, loaded_tensors: set[Tensor]
     ) -> dict[nn.Parameter, nn.Parameter]:
         """Move tensors that are not `loaded_tensors` to the device, and replace parameters by their shards.
 
@@ -64,8 +73,7 @@ class FsdpShards(Replicas):
             recorder.revive(parameter, _size(parameter), "loading copies")
         for buffer in _new((b for m in modules for b in m.buffers(recurse=False)), loaded_tensors):
             recorder.revive(buffer, _size(buffer), "buffers")
-        shards = {parameter: _shard(parameter, gpus) for parameter in parameters}
-        recorder.label(shards.values(), "weights")
+        shards = {parameter: self._shared.shard(parameter) for parameter in parameters}
         for parameter in parameters:
             recorder.release(parameter)
         self._own_rows |= shards
@@ -136,11 +144,12 @@ class FsdpShards(Replicas):
 
 
 class _SharedState:
-    """State that all groups share: the number of GPUs, the buffers that outlive a block, the order of forward."""
+    """State that all groups share: the number of GPUs, the memory of the shards, the buffers that outlive a block, the
+    order of forward."""
 
-    def __init__(self, recorder: Recorder, gpus: int) -> None:
+    def __init__(self, recorder: Recorder, gpus: int, *, on_host: bool) -> None:
         self.recorder = recorder
-        self.gpus = gpus
+        self.gpus, self.on_host = gpus, on_host
         self.forward_order: list[_Group] = []
         self.all_gather_buffer: Tensor | None = None
         """The last block's all-gather buffer, which is freed when the next block's weights are copied out."""
@@ -149,6 +158,15 @@ class _SharedState:
 
     def free_all_gather_buffer(self) -> None:
         self.all_gather_buffer = None
+
+    def shard(self, parameter: nn.Parameter) -> nn.Parameter:
+        """Return the shard of the first GPU, whose part of the rows is the largest."""
+        rows, *row_shape = parameter.shape or (1,)
+        shard = torch.empty(-(-rows // self.gpus), *row_shape, dtype=parameter.dtype, device=DEVICE)
+        self.recorder.label([shard], "loading copies" if self.on_host else "weights")
+        if self.on_host:
+            shard = shard.to(offload.HOST)
+        return nn.Parameter(shard, requires_grad=parameter.requires_grad)
 
     def allocate_buffer(self, size: int, part: Part) -> Tensor:
         buffer = torch.empty(size, dtype=torch.uint8, device=DEVICE)
@@ -179,6 +197,8 @@ class _Group:
     def prefetch(self, part: Part = "all-gather buffers") -> None:
         """Start to gather: allocate the buffer that receives all GPUs' shards."""
         if self._shards and not self._is_gathered and self._prefetched is None:
+            copies = [shard.to(DEVICE) for shard in self._shards.values()] if self._shared.on_host else []
+            self._shared.recorder.label(copies, part)
             self._prefetched = self._shared.allocate_buffer(sum(self._bytes.values()), part)
 
     def gather(self) -> None:
@@ -231,10 +251,11 @@ class _Group:
         received = torch.empty(sum(shard.numel() for shard in shards), dtype=shards[0].dtype, device=DEVICE)
         self._shared.recorder.label([received], "gradients")
         for shard, piece in zip(shards, received.split([shard.numel() for shard in shards]), strict=True):
+            gradient = piece.view(shard.shape).to(shard.device)
             if shard.grad is None:
-                shard.grad = piece.view(shard.shape)
+                shard.grad = gradient
             else:
-                shard.grad += piece.view(shard.shape)
+                shard.grad += gradient
         self._shared.reduce_scatter_buffer = buffer
 
     def reset(self) -> None:
@@ -284,13 +305,6 @@ class _Reduce(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         ctx.group.reduce()
         return None, *gradients
-
-
-def _shard(parameter: nn.Parameter, gpus: int) -> nn.Parameter:
-    """Return the shard of the first GPU, whose part of the rows is the largest."""
-    rows, *row_shape = parameter.shape or (1,)
-    shard = torch.empty(-(-rows // gpus), *row_shape, dtype=parameter.dtype, device=DEVICE)
-    return nn.Parameter(shard, requires_grad=parameter.requires_grad)
 
 
 def _new(tensors: Iterable[Any], loaded_tensors: set[Tensor]) -> list[Any]:

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
 from shoestring.planning.trace import loading, simulated_device
 from shoestring.planning.trace.recorder import Recorder
@@ -21,13 +20,11 @@ def move(
 
     `from_host` is false if the device is a CPU.
 
-    Raises UsageError if the model has no blocks or if there are several GPUs.
+    Raises UsageError if the model has no blocks.
     """
-    if settings.offload != "no" and gpus > 1:
-        raise UsageError(f"offload={settings.offload}: cannot be estimated on several GPUs yet")
-    if settings.offload != "parameters":
-        # FSDP2 moves parameters, not layers.
-        is_divided = gpus > 1 and settings.sharding in ("zero2", "zero3")
+    # FSDP2 moves parameters, not layers, and has its own way to leave them in host memory (`fsdp.py`).
+    is_divided = gpus > 1 and settings.sharding in ("zero2", "zero3")
+    if settings.offload != "parameters" or is_divided:
         loading.move_model(recorder, model, from_host=from_host, flattens=not is_divided)
         return
     blocks = checkpointing.blocks(model, recipe)

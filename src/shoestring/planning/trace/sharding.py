@@ -46,4 +46,11 @@ def apply(
         case "zero1":
             return DividedStates(recorder, model, gpus, shards)
         case "zero2" | "zero3":
-            return FsdpShards(recorder, model, blocks, gpus, reshard_after_forward=settings.sharding == "zero3")
+            return FsdpShards(
+                recorder,
+                model,
+                blocks,
+                gpus,
+                reshard_after_forward=settings.sharding == "zero3",
+                on_host=settings.offload == "parameters",
+            )

@@ -15,6 +15,7 @@ from shoestring.base.settings import Settings
 from shoestring.planning.trace import (
     attention,
     determinism,
+    host_memory,
     inference,
     loading,
     masks,
@@ -102,7 +103,8 @@ def run(
             averages = AveragedWeights(model, loaded.ema) if loaded.ema is not None else None
         recorder.label(averages.averages.values() if averages else (), "averaged weights")
         kernels.choose(optimizer, settings.optimizer_kernel, foreach_by_default=on_gpu)
-        parallelism.set_optimizer(offload.offloaded_optimizer(optimizer, settings))
+        stepping = offload.offloaded_optimizer(optimizer, settings)
+        parallelism.set_optimizer(stepping)
         initially_trained = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
         microbatches = Microbatches(
             recorder, batch, settings, folding, parallelism, min(TRACED_MICROBATCHES, accumulate)
@@ -127,6 +129,8 @@ def run(
             parallelism.after_update()
             for parameter, is_trained in initially_trained:  # a loss may freeze some for its stage
                 parameter.requires_grad_(is_trained)
+        with parallelism.during_optimizer_setup():
+            recorder.host_bytes = host_memory.bytes_by_part(model, stepping, averages)
         recorder.mark("end", 1)
         return recorder.record()
 

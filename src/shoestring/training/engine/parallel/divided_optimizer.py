@@ -107,6 +107,7 @@ class DividedOptimizer:
 
 def require_divisible(optimizer: Optimizer) -> None:
     """Raise UsageError for an optimizer whose step may look at several parameters, or at none of a rank's own."""
+    optimizer = offload.on_device(optimizer)
     kind = type(optimizer)
     has_hooks = any(getattr(optimizer, f"_optimizer_step_{moment}_hooks", ()) for moment in ("pre", "post"))
     problem = "it has hooks for its steps" if has_hooks else ""
