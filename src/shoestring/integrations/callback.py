@@ -58,8 +58,10 @@ class StepsCallback(TrainerCallback):
         session = self._trainer_session.session
         self._trainer_session.agreement.require_all()
         if session.request.ranks.size > 1:
-            model = self._trainer_session.state.model
-            self._exchange = GradientExchange(model, session.request.ranks, session.request.device)
+            library_state = self._trainer_session.state
+            self._exchange = GradientExchange(
+                library_state.model, session.request.ranks, session.request.device, library_state.fully_sharded
+            )
         elif session.request.loaded is None:
             # A recipe's trainer is made again. Several processes would have to divide their microbatches together.
             self._trainer.split_updates = SplitUpdates(self._trainer, self._trainer_session, self._seed_update)

@@ -16,6 +16,7 @@ from shoestring.techniques.fallbacks import Sizes
 from shoestring.training import steps
 from shoestring.training.data.seeding import derive, seed_all
 from shoestring.training.engine.memory import Failure, catch_out_of_memory
+from shoestring.training.engine.parallel.fully_sharded import is_fully_sharded
 from shoestring.training.engine.precision import mixed_precision
 from shoestring.training.request import SessionRequest
 from shoestring.training.save_steps import return_to_checkpoint
@@ -37,8 +38,9 @@ class LibraryUpdates:
 
     def build(self, request: SessionRequest, samples: Any, saved: Mapping[str, Any] | None) -> LibraryState:
         """Return the state of the recipe's trainer, with the sizes of the `saved` state if there is one."""
-        self._resumable.allow_inexact, self._resumable.ranks = request.allow_inexact, request.ranks
         settings = request.settings.replace(gpus=request.ranks.size)
+        self._resumable.allow_inexact, self._resumable.ranks = request.allow_inexact, request.ranks
+        self._resumable.settings = settings
         assert settings.precision is not None
 
         def build(sizes: Sizes) -> Any:
@@ -51,13 +53,17 @@ class LibraryUpdates:
                 sized_settings, samples, self._resumable, folder=folder, device=request.device
             )
             trainer.max_updates = request.recipe.max_updates
+            if is_fully_sharded(settings, request.ranks):
+                trainer.divide_weights(request.recipe.parts)
             _require_recomputation(sized_settings.checkpointing, settings.checkpointing, trainer)
             return trainer
 
         whole_batch = request.recipe.parts.learning.whole_batch
         sizes = Sizes.from_settings(settings).resumed(saved.get("fit") if saved else None, whole_batch=whole_batch)
+        trainer = build(sizes)
         return LibraryState(
-            trainer=build(sizes),
+            trainer=trainer,
+            fully_sharded=trainer.fully_sharded,
             mixed_precision=mixed_precision(settings.precision, request.device),
             sizes=sizes,
             build=build,

@@ -118,10 +118,10 @@ def _require_possible(loaded: LoadedRecipe, target: Target, settings: Settings) 
     if gpus > loaded.effective_batch:
         samples = plural(loaded.effective_batch, "sample")
         problems.append(f"gpus={gpus}: an update has only {samples} (effective_batch)")
-    if loaded.parts.learning.trainer is not None and gpus > 1 and sharding != "ddp":
+    if loaded.parts.learning.trainer is not None and gpus > 1 and sharding not in TRAINED[True]:
         problems.append(
-            f"sharding={sharding}: {loaded.name} is trained by a library, with a whole model on each GPU; "
-            "shoestring estimate has the memory of other ways"
+            f"sharding={sharding}: {loaded.name} is trained by a library, whose optimizer makes the step of each GPU; "
+            f"set {' or '.join(f'sharding={name}' for name in TRAINED[True])}"
         )
     if loaded.parts.learning.trainer is not None and shards != gpus:
         problems.append(
@@ -157,9 +157,11 @@ def _with_other_sharding(candidates: Candidates, replicas: Settings, pool: Seque
 def _shardings(candidates: Candidates, replicas: Settings) -> list[str]:
     """Return the values of `sharding` with which the recipe can be trained and that divide some tensors of replicas."""
     loaded = candidates.loaded
+    if loaded.parts.learning.trainer is not None:
+        return []  # which may use weights of a block without calling it: dividing them is for a person to choose
     return [
         name
-        for name in TRAINED[loaded.parts.learning.trainer is not None]
+        for name in TRAINED[False]
         if name in _DIVIDED and not sharding_problems(replicas.replace(sharding=name), loaded.adaptation)
     ]
 

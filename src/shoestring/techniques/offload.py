@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ OnCopy = Callable[[Tensor], None]
 HOST = torch.device("cpu")
 
 
-class HostOptimizer:
+class HostOptimizer(Optimizer):
     """An optimizer whose arithmetic and states are in host memory.
 
     Gradients are moved off the device one at a time, and updated weights are copied back in place, so a step needs no
@@ -33,6 +33,7 @@ class HostOptimizer:
 
     def __init__(self, optimizer: Optimizer) -> None:
         """Wrap `optimizer`, before its first step, with its parameters on the device."""
+        # Not initialized as an optimizer: all attributes of one are those of `optimizer`.
         self._optimizer = optimizer
         self._copies: dict[Tensor, nn.Parameter] = {}
         self._versions: dict[Tensor, int] = {}
@@ -46,14 +47,18 @@ class HostOptimizer:
                     optimizer.state[copy] = {name: _to_host(value) for name, value in state.items()}
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]:
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """The optimizer's parameter groups, with the parameters on the device."""
         return self._optimizer.param_groups
 
     @property
-    def state(self) -> Mapping[Any, Any]:
+    def state(self) -> Mapping[Any, Any]:  # type: ignore[override]
         """The states by parameter in host memory."""
         return self._optimizer.state
+
+    @property
+    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+        return self._optimizer.defaults
 
     @property
     def stepped_parameters(self) -> list[Tensor]:
@@ -68,7 +73,7 @@ class HostOptimizer:
             self._versions.pop(parameter, None)
 
     @torch.no_grad()
-    def step(self) -> None:
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # noqa: ARG002
         """Update every parameter that has a gradient, and release the gradients on the device."""
         for parameter, copy in self._copies.items():
             if parameter._version != self._versions[parameter]:
@@ -153,7 +158,7 @@ def move(model: nn.Module, recipe: object, settings: Settings, device: torch.dev
 
 
 def offloaded_optimizer(optimizer: Optimizer, settings: Settings) -> Optimizer:
-    """Return the optimizer that makes the steps: a `HostOptimizer` with the interface of one if something is offloaded.
+    """Return the optimizer that makes the steps: a `HostOptimizer` if something is offloaded.
 
     Raises UsageError for bitsandbytes' states, whose kernels and pages need the device.
     """
@@ -164,8 +169,7 @@ def offloaded_optimizer(optimizer: Optimizer, settings: Settings) -> Optimizer:
             f"offload={settings.offload}: bitsandbytes' optimizers step on the device",
             hint="offload=no with optimizer_states=paged_8bit, or optimizer_states=own",
         )
-    host_optimizer: Any = HostOptimizer(optimizer)
-    return cast(Optimizer, host_optimizer)
+    return HostOptimizer(optimizer)
 
 
 def on_device(optimizer: Any) -> Optimizer:

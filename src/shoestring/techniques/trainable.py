@@ -7,7 +7,10 @@ from shoestring.base.packages import requirements
 from shoestring.base.settings import Settings
 from shoestring.recipe.options import Adaptation
 
-TRAINED: Mapping[bool, tuple[str, ...]] = {False: ("ddp", "zero1", "zero2", "zero3"), True: ("ddp",)}
+TRAINED: Mapping[bool, tuple[str, ...]] = {
+    False: ("ddp", "zero1", "zero2", "zero3"),
+    True: ("ddp", "zero2", "zero3"),
+}
 """The values of `sharding` that several GPUs can train with, in the engine and (True) in a library's trainer."""
 
 _WHOLE_WEIGHTS = {

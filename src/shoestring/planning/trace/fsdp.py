@@ -26,7 +26,7 @@ from shoestring.planning.trace.record import Part
 from shoestring.planning.trace.recorder import Recorder
 from shoestring.planning.trace.replicas import Replicas
 from shoestring.planning.trace.simulated_device import DEVICE, tensors
-from shoestring.techniques import offload, trees
+from shoestring.techniques import offload, trees, whole_weights
 
 
 class FsdpShards(Replicas):
@@ -56,6 +56,7 @@ class FsdpShards(Replicas):
             self._groups.append(_Group(self._load(recorder, block, loaded_tensors), self._shared))
             _redirect(block, self._groups[-1], reshard_after_forward=reshard_after_forward)
         self._root = _Group(self._load(recorder, model, loaded_tensors), self._shared)
+        whole_weights.provide(model, self.whole)
         model.register_forward_pre_hook(lambda *_: self._root.gather())
         model.register_forward_hook(lambda *_: self._shared.free_all_gather_buffer())
 
@@ -90,6 +91,21 @@ class FsdpShards(Replicas):
     def gathering(self, loss: Callable[..., Any]) -> Callable[..., Any]:
         """Return the loss: hooks gather the weights."""
         return loss
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """Return a context in which all weights are gathered."""
+        groups = [*self._groups, self._root]
+        for group in groups:
+            group.prefetch("gathered weights")
+            group.gather()
+        self._shared.keeps_gathered = True
+        try:
+            yield
+        finally:
+            self._shared.keeps_gathered = False
+            for group in groups:
+                group.reshard()
 
     def begin_update(self) -> None:
         """Do what `before_update` does once the phase is marked."""
@@ -150,6 +166,8 @@ class _SharedState:
     def __init__(self, recorder: Recorder, gpus: int, *, on_host: bool) -> None:
         self.recorder = recorder
         self.gpus, self.on_host = gpus, on_host
+        self.keeps_gathered = False
+        """Whether blocks leave their weights gathered after forward."""
         self.forward_order: list[_Group] = []
         self.all_gather_buffer: Tensor | None = None
         """The last block's all-gather buffer, which is freed when the next block's weights are copied out."""
@@ -193,6 +211,10 @@ class _Group:
                 "and FSDP2 reduces gradients of one type only",
                 hint="set sharding=zero1, which shards the optimizer states of any model",
             )
+
+    @property
+    def keeps_gathered(self) -> bool:
+        return self._shared.keeps_gathered
 
     def prefetch(self, part: Part = "all-gather buffers") -> None:
         """Start to gather: allocate the buffer that receives all GPUs' shards."""
@@ -271,7 +293,7 @@ def _redirect(block: nn.Module, group: _Group, *, reshard_after_forward: bool) -
         group.gather()
         args, kwargs = _reduce_in_backward(group, (args, kwargs))
         results = run(*args, **kwargs)
-        if reshard_after_forward:
+        if reshard_after_forward and not group.keeps_gathered:
             group.reshard()
         group.finish_forward()
         for tensor in tensors(results):
