@@ -59,8 +59,8 @@ class GradientExchange:
             return [*(tensor is not None for tensor in sums), *used, *self._buffers.changes]
 
         count = len(self._layout())
-        others = count + self._count_of_divided
-        computed = self._ranks.call_and_gather(compute, facts, count=others + self._buffers.count_of_others)
+        end_of_used = count + self._count_of_divided
+        computed = self._ranks.call_and_gather(compute, facts, count=end_of_used + self._buffers.count_of_others)
         sums, rows = computed
         if isinstance(sums, Failure):
             raise torch.OutOfMemoryError(sums.message)
@@ -74,8 +74,8 @@ class GradientExchange:
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
         if self._fully_sharded:
-            self._fully_sharded.end_update([bool(is_used) for is_used in in_any_rank[count:others]])
-        self._buffers.end_update(running, self._ranks.size, in_any_rank[others:])
+            self._fully_sharded.end_update([bool(is_used) for is_used in in_any_rank[count:end_of_used]])
+        self._buffers.end_update(running, self._ranks.size, in_any_rank[end_of_used:])
 
     def _layout(self) -> list[Tensor]:
         return [*self._parameters, *self._buffers.running]

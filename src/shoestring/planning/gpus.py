@@ -120,8 +120,14 @@ def _require_possible(loaded: LoadedRecipe, target: Target, settings: Settings) 
         problems.append(f"gpus={gpus}: an update has only {samples} (effective_batch)")
     if loaded.parts.learning.trainer is not None and gpus > 1 and sharding not in TRAINED[True]:
         problems.append(
-            f"sharding={sharding}: {loaded.name} is trained by a library, whose optimizer makes the step of each GPU; "
-            f"set {' or '.join(f'sharding={name}' for name in TRAINED[True])}"
+            f"sharding={sharding}: {loaded.name} is trained by a library, whose optimizer makes the whole step on each "
+            "GPU; sharding=zero3 divides the weights"
+        )
+    has_whole_weights = gpus == 1 or sharding in ("ddp", "zero1")
+    if loaded.parts.learning.trainer is not None and settings.offload == "parameters" and has_whole_weights:
+        problems.append(
+            f"offload=parameters: {loaded.name} is trained by a library, which moves whole weights to the GPU; divided "
+            "ones (sharding=zero3, several GPUs) can be in host memory, and states with offload=optimizer"
         )
     if loaded.parts.learning.trainer is not None and shards != gpus:
         problems.append(
