@@ -23,6 +23,7 @@ from shoestring.planning.trace.distributed import BUCKET, FIRST_BUCKET, buckets
 from shoestring.planning.trace.record import Alloc, Free, Phase
 from shoestring.recipe import finding
 from shoestring.techniques.buckets import fill
+from shoestring.techniques.whole_weights import whole_weights
 from shoestring.training.data.logical_shards import LogicalShards
 from shoestring.training.engine.parallel.ranks import Ranks
 from shoestring.training.engine.parallel.updates import ShardedUpdates
@@ -99,6 +100,15 @@ class Uneven(Trained):
 
     def model(self) -> nn.Module:
         return Stack(width=4 * WIDTH)
+
+
+class Generating(Trained):
+    """Generates with the weights of layers that it does not call, after calls of all of them."""
+
+    def rollout(self, model: nn.Module, batch: Tensor) -> Iterator[Any]:
+        with whole_weights(model):
+            yield [model(batch)]
+            yield [batch @ model.get_parameter("blocks.0.up.weight")]
 
 
 class TwoTypes(Trained):
@@ -381,6 +391,16 @@ def test_offloaded_shards_are_copied_to_be_gathered(trace_sharding: TraceShardin
     # The gradients of a module leave the device as soon as they are reduced.
     assert part_peak(trace, "gradients", "backward") == max(BLOCK, ROOT) // 2
     assert part_peak(trace, "reduce-scatter buffers", "backward") == max(ROOT, BLOCK)
+
+
+@pytest.mark.parametrize("offload", ["no", "parameters"])
+def test_all_weights_are_gathered_to_generate(trace_sharding: TraceSharding, offload: Any) -> None:
+    trace = trace_sharding("zero3", Generating, offload=offload)
+    # The last module's buffer, and copies of its shards from the host, are there while its weights are copied out.
+    copies = 0 if offload == "no" else ROOT // 2
+    assert ALL + ROOT <= part_peak(trace, "gathered weights", "generation") <= ALL + ROOT + copies
+    assert live(trace, "forward")["gathered weights"] == 0
+    assert part_peak(trace, "gathered weights", "forward") == ROOT + BLOCK
 
 
 def test_offloaded_weights_of_replicas_are_exchanged_on_the_host(trace_sharding: TraceSharding) -> None:
