@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import torch.distributed.fsdp  # before the ranks are forked
 from torch import nn
 
 from shoestring.base.errors import UsageError
+from shoestring.techniques import offload
 from shoestring.training.checkpoint.sections import read_sections
 from shoestring.training.checkpoint.weights import load_weights
 from shoestring.training.engine.parallel.ranks import PeerLostError
@@ -16,6 +18,7 @@ from shoestring.training.monitor.events import read
 from tests.invariants.test_ranks import Failing, Tokens
 from tests.ranks import run_ranks
 from tests.sessions import light_bits, session
+from tests.slow import slow_except
 
 VALUES = {"ema": 0.5, "logical_shards": 4, "micro_batch": 3, "save_every_updates": 3}
 
@@ -68,8 +71,8 @@ def saved(run):
     return newest, read_sections(newest, int(newest.name[7:]))
 
 
-def train(size, run, tmp_path, sharding, *, make_recipe=lambda rank: Blocks(), stop="", at=0, **arguments):
-    values = {"sharding": sharding, **VALUES}
+def train(size, run, tmp_path, sharding, *, make_recipe=lambda rank: Blocks(), stop="", at=0, values=None, **arguments):
+    values = {"sharding": sharding, **VALUES, **(values or {})}
 
     def act(rank):
         session(make_recipe(rank), run, values, **({"stop": stop, "at": at} if rank == size - 1 else {}), **arguments)
@@ -94,6 +97,25 @@ def test_sharded_runs(tmp_path):
     assert final_bits_of(tmp_path / "stopped") == bits
     events = list(read(tmp_path / "stopped" / "events.jsonl"))
     assert [event["update"] for event in events if event["event"] == "stop"] == [3, 5, 6]  # the second in an evaluation
+
+
+@pytest.mark.parametrize("offloaded", slow_except(["parameters", "optimizer"], "optimizer"))
+def test_offloaded_shares_have_the_same_bits(tmp_path, monkeypatch, offloaded):
+    """Also after one of the processes was killed. States are in another memory than weights, as those of a GPU are."""
+    assert train(2, tmp_path / "zero3", tmp_path, "zero3") == [0, 0]
+    if offloaded == "optimizer":
+        monkeypatch.setattr(offload, "HOST", torch.device("cpu", 0))
+    values = {"offload": offloaded}
+    statuses = train(2, tmp_path / "killed", tmp_path, "zero3", stop="SIGKILL", at=12, values=values)
+    assert statuses[0] != 0 and statuses[1] == -signal.SIGKILL
+    for name in ("straight", "killed"):
+        assert train(2, tmp_path / name, tmp_path, "zero3", values=values) == [0, 0]
+    bits = final_bits_of(tmp_path / "straight")
+    assert final_bits_of(tmp_path / "killed") == bits
+    without = final_bits_of(tmp_path / "zero3")
+    names = [name for name in without[1] if name.endswith(".safetensors")]
+    assert [bits[1][name] for name in names] == [without[1][name] for name in names] and len(names) >= 4
+    assert bits[2:] == without[2:]
 
 
 def final_bits_of(run):

@@ -8,6 +8,7 @@ SELECTED = (
     "gpt2 seq_len=512 4 fp16",
     "gpt2 seq_len=512 4 fp16 offload=optimizer",
     "gpt2 seq_len=512 4 fp16 gpus=2 sharding=zero1",
+    "vit-base 16 fp16 checkpointing=full offload=parameters gpus=2 sharding=zero3",
     "gpt2 seq_len=512 8 fp16 evaluation",
     "bert-base seq_len=256 16 fp32",
     "bert-base seq_len=256 lora_r=8 16 fp16",

@@ -166,7 +166,8 @@ def test_requested_division_stays(requested, layouts):
         ({"gpus": 4}, 64, "kaggle-t4x2", {}, "kaggle-t4x2 has 2 GPUs"),
         ({"gpus": 32}, 64, "cpu", {}, "at most 16 processes share a CPU"),
         ({"gpus": 2}, 1, "kaggle-t4x2", {}, "an update has only 1 sample"),
-        ({"sharding": "zero1"}, 64, "kaggle-t4x2", {"trainer": print}, "trained by a library, with a whole model on"),
+        ({"sharding": "zero1"}, 64, "kaggle-t4x2", {"trainer": print}, "trained by a library, whose optimizer makes"),
+        ({"offload": "parameters"}, 64, "kaggle-t4x2", {"trainer": print}, "which moves whole weights to the GPU"),
         ({"gpus": 1, "logical_shards": 2}, 64, "kaggle-t4x2", {"trainer": print}, "divides an update among 1 GPUs"),
     ],
     ids=str,
@@ -196,14 +197,14 @@ def test_one_gpu_is_not_traced_if_that_takes_long_and_cannot_win(monkeypatch):
 
 @pytest.mark.parametrize(("sharding", "states"), [("ddp", 1), ("zero1", 2)])
 def test_each_gpu_has_a_process_and_the_states_are_saved_once(sharding, states):
+    trace = replace(TRAINING, host_bytes={"weights": 3000, "gradients": 2000})
     candidate = Candidate(
-        settings=Settings(gpus=2, sharding=sharding, offload="optimizer"), trace=TRAINING, memory=None, time=None
+        settings=Settings(gpus=2, sharding=sharding, offload="optimizer"), trace=trace, memory=None, time=None
     )
     disk, host = planned_disk(candidate, PAIR), planned_host(candidate, PAIR)
     assert disk.full_checkpoint_bytes - disk.light_checkpoint_bytes == states * 8000
     assert host.parts["process"] == 2 * 2**28
-    # Replicas have all states in host memory twice.
-    assert host.parts["offloaded states and weights"] == 2 * disk.full_checkpoint_bytes * 2 // states
+    assert host.parts["offloaded states and weights"] == 2 * 5000
 
 
 def test_processes_share_the_memory_of_a_cpu():

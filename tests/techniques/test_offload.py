@@ -133,6 +133,21 @@ def test_state_dict_is_the_same_as_without_offload(separate_host: None) -> None:
         assert all(torch.equal(saved["state"][number][key], value) for key, value in state.items())
 
 
+def test_states_of_another_process_are_dropped(separate_host: None) -> None:
+    model = Model()
+    optimizer = offload.HostOptimizer(torch.optim.Adagrad(model.parameters(), lr=0.1))
+    first, *others = model.parameters()
+    offload.drop_states(optimizer, others)
+    (group,) = optimizer.param_groups
+    group["params"] = [first]
+    before = [weight.detach().clone() for weight in model.parameters()]
+    model(torch.ones(2, 4)).square().sum().backward()
+    optimizer.step()
+    is_changed = [not torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True)]
+    assert is_changed == [True] + [False] * len(others) and len(optimizer.state) == 1
+    assert offload.stepped_parameters(optimizer) == list(optimizer.state)
+
+
 def test_step_updates_loaded_weights(separate_host: None) -> None:
     """Outdated copies in host memory would overwrite the weights of a checkpoint."""
     torch.manual_seed(0)

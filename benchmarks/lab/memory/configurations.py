@@ -215,6 +215,21 @@ def _on_two_gpus() -> Iterator[Configuration]:
                 yield _of(
                     f"two GPUs, {sharding}", model, sharding=sharding, precision=precision, gpus=2, logical_shards=2
                 )
+    for offload, sharding, model in (
+        ("optimizer", "ddp", "gpt2"),
+        ("optimizer", "zero1", "bert-base"),
+        ("optimizer", "zero2", "vit-base"),
+        ("optimizer", "zero3", "gpt2"),
+        ("parameters", "ddp", "bert-base"),
+        ("parameters", "zero1", "gpt2"),
+        ("parameters", "zero2", "gpt2"),
+        ("parameters", "zero3", "bert-base"),
+        ("parameters", "zero3", "vit-base"),
+        ("parameters", "zero3", "qwen2.5-0.5b"),
+    ):
+        checkpointing = "full" if model == "vit-base" else "no"
+        values: dict[str, Any] = {"offload": offload, "sharding": sharding, "checkpointing": checkpointing}
+        yield _of("two GPUs, offload", model, gpus=2, logical_shards=2, **values)
     for sharding in ("ddp", "zero3"):
         for model in ("gpt2", "llama-1b"):
             yield _of(f"two GPUs, {sharding}", model, sharding=sharding, gpus=2, logical_shards=2, checkpointing="full")

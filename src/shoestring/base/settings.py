@@ -58,8 +58,8 @@ class Settings:
         "what is sharded over several GPUs: nothing, optimizer states, also gradients, also parameters",
     ] = None
     """`ddp` shards nothing, `zero1` optimizer states, `zero2` also gradients, `zero3` also parameters. The default is
-    `ddp`, or another one that can be trained with if its memory allows faster settings. Library trainers use `ddp`
-    only."""
+    `ddp`, or another one that can be trained with if its memory allows faster settings. A recipe's library trainer uses
+    `ddp` unless `zero2` or `zero3` is set."""
     packing: Annotated[
         Literal["auto", "yes", "no"],
         "pack short samples into rows of the largest length, which a microbatch then counts; auto: what the plan "

@@ -34,10 +34,11 @@ _COLLECTIVES = (
     "gather",
     "gather_object",
     "reduce",
+    "reduce_scatter_tensor",
     "scatter",
     "scatter_object_list",
 )
-"""Functions of torch.distributed through which Accelerate, transformers and TRL communicate."""
+"""Functions of torch.distributed through which Accelerate, transformers, TRL and FSDP2 communicate."""
 _PATIENCE_SECONDS = 600.0
 """The others may generate for minutes before their next collective."""
 

@@ -14,6 +14,7 @@ from shoestring.training.engine import foreach
 from shoestring.training.engine.memory import Failure
 from shoestring.training.engine.parallel.buckets import Buckets
 from shoestring.training.engine.parallel.buffers import ShardBuffers
+from shoestring.training.engine.parallel.fully_sharded import FullySharded
 from shoestring.training.engine.parallel.ranks import Ranks
 from shoestring.training.engine.parallel.tree import Sums
 from shoestring.training.engine.parallel.updates import complete
@@ -22,19 +23,28 @@ from shoestring.training.training_session import TrainingSession
 
 def exchange_of(session: TrainingSession) -> GradientExchange | None:
     """Return the exchange between the processes of a session that begins; None for a single one."""
-    ranks = session.request.ranks
-    return GradientExchange(session.state.model, ranks, session.request.device) if ranks.size > 1 else None
+    request, state = session.request, session.state
+    if request.ranks.size == 1:
+        return None
+    return GradientExchange(state.model, request.ranks, request.device, state.fully_sharded)
 
 
 class GradientExchange:
-    """Makes the gradients and buffers of a model those of all processes: the mean, as in DistributedDataParallel."""
+    """Makes the gradients and buffers of a model those of all processes: the mean, as in DistributedDataParallel.
 
-    def __init__(self, model: nn.Module, ranks: Ranks, device: torch.device) -> None:
-        """Replace the weights and buffers by those of the first process."""
-        self._ranks = ranks
-        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._buffers, self._buckets = ShardBuffers(model, ranks), Buckets(device, ranks)
-        for tensor in [*model.parameters(), *model.buffers()]:
+    FSDP2 takes the mean of the gradients of divided weights, in each backward.
+    """
+
+    def __init__(
+        self, model: nn.Module, ranks: Ranks, device: torch.device, fully_sharded: FullySharded | None = None
+    ) -> None:
+        """Replace the weights, unless they are divided, and buffers by those of the first process."""
+        self._ranks, self._fully_sharded = ranks, fully_sharded
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._parameters = [] if fully_sharded else trained
+        self._count_of_divided = len(trained) - len(self._parameters)
+        self._buffers, self._buckets = ShardBuffers(model, ranks, device), Buckets(device, ranks)
+        for tensor in [*(() if fully_sharded else model.parameters()), *model.buffers()]:
             values = tensor.detach().contiguous()
             ranks.broadcast(values)
             tensor.data.copy_(values)
@@ -42,6 +52,8 @@ class GradientExchange:
     def begin_update(self) -> None:
         """Save the buffers before an update."""
         self._buffers.begin_update()
+        if self._fully_sharded:
+            self._fully_sharded.begin_update()
 
     def exchange(self) -> None:
         """Exchange the gradients of an update. Raises torch.OutOfMemoryError in all processes if one has no memory."""
@@ -52,10 +64,12 @@ class GradientExchange:
             return [*gradients, *self._buffers.end_shard(self._ranks.rank)]
 
         def facts(sums: Sums) -> list[float]:
-            return [*(tensor is not None for tensor in sums), *self._buffers.changes]
+            used = self._fully_sharded.used.values() if self._fully_sharded else ()
+            return [*(tensor is not None for tensor in sums), *used, *self._buffers.changes]
 
         count = len(self._layout())
-        computed = self._ranks.call_and_gather(compute, facts, count=count + self._buffers.count_of_others)
+        end_of_used = count + self._count_of_divided
+        computed = self._ranks.call_and_gather(compute, facts, count=end_of_used + self._buffers.count_of_others)
         sums, rows = computed
         if isinstance(sums, Failure):
             raise torch.OutOfMemoryError(sums.message)
@@ -64,10 +78,13 @@ class GradientExchange:
         present = [tensor for tensor in totals if tensor is not None]
         self._buckets.add(present)
         gradients, running = totals[: len(self._parameters)], totals[len(self._parameters) :]
-        foreach.multiply([gradient for gradient in gradients if gradient is not None], 1 / self._ranks.size)
+        if present_gradients := [gradient for gradient in gradients if gradient is not None]:
+            foreach.multiply(present_gradients, 1 / self._ranks.size)
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
-        self._buffers.end_update(running, self._ranks.size, in_any_rank[count:])
+        if self._fully_sharded:
+            self._fully_sharded.end_update([bool(is_used) for is_used in in_any_rank[count:end_of_used]])
+        self._buffers.end_update(running, self._ranks.size, in_any_rank[end_of_used:])
 
     def _layout(self) -> list[Tensor]:
         return [*self._parameters, *self._buffers.running]

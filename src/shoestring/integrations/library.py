@@ -39,6 +39,7 @@ class LibraryUpdates:
         """Return the state of the recipe's trainer, with the sizes of the `saved` state if there is one."""
         self._resumable.allow_inexact, self._resumable.processes = request.allow_inexact, request.processes
         settings = request.settings.replace(gpus=request.processes.count)
+        self._resumable.settings = settings
         assert settings.precision is not None
 
         def build(sizes: Sizes) -> Any:
@@ -51,13 +52,17 @@ class LibraryUpdates:
                 sized_settings, samples, self._resumable, folder=folder, device=request.device
             )
             trainer.max_updates = request.recipe.max_updates
+            if not request.processes.has_whole_weights:
+                trainer.divide_weights(request.recipe.parts, request.ranks)
             _require_recomputation(sized_settings.checkpointing, settings.checkpointing, trainer)
             return trainer
 
         whole_batch = request.recipe.parts.learning.whole_batch
         sizes = Sizes.from_settings(settings).resumed(saved.get("fit") if saved else None, whole_batch=whole_batch)
+        trainer = build(sizes)
         return LibraryState(
-            trainer=build(sizes),
+            trainer=trainer,
+            fully_sharded=trainer.fully_sharded,
             mixed_precision=mixed_precision(settings.precision, request.device),
             sizes=sizes,
             build=build,

@@ -185,6 +185,9 @@ class LibraryState:
         if not self.restored:
             return
         trainer, saved = self.trainer, self.restored
+        optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)  # that in Accelerate's wrapper
+        if self.fully_sharded:
+            saved = self.fully_sharded.own_rows(saved, optimizer)
         problems = state_mismatches(saved["model"], trained_state(self.model))
         problems += self.averages.problems(saved) if self.averages else []
         if problems:
@@ -195,7 +198,6 @@ class LibraryState:
         try:
             # Copied, because a file's pages are not aligned like torch's allocations, and vectorized code may round the
             # ends of an unaligned tensor differently.
-            optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)  # that in Accelerate's wrapper
             eightbit.load_states(optimizer, _cloned(memory_format.with_strides(saved["optimizer"], optimizer)))
             trainer.lr_scheduler.load_state_dict(saved["scheduler"])
             if trainer.accelerator.scaler and saved["scaler"]:
@@ -221,12 +223,13 @@ class LibraryState:
 
     def release(self) -> None:
         """Drop the trainer; `resize` makes a new one."""
-        self.trainer = self.averages = None
+        self.trainer = self.averages = self.fully_sharded = None
 
     def resize(self, sizes: Sizes) -> None:
         assert self.build is not None
         self.sizes = sizes
         self.trainer = self.build(sizes)
+        self.fully_sharded = self.trainer.fully_sharded
 
 
 def _callback_states(trainer: Any) -> dict[str, Any]:

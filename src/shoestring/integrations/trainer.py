@@ -44,10 +44,15 @@ from shoestring.integrations.processes import joined, leaving_after_lost_peer
 from shoestring.integrations.session import TrainerSession
 from shoestring.integrations.splitting import make_splitting_class
 from shoestring.integrations.state import LibraryState
+from shoestring.recipe.parts import Parts
 from shoestring.remote.backup.processes import copying, require_elsewhere, restoring
+from shoestring.techniques import checkpointing, offload
 from shoestring.techniques.fallbacks import Sizes
+from shoestring.training.checkpoint.divided import whole
 from shoestring.training.checkpoint.trained import frozen_digest
 from shoestring.training.engine.determinism import deterministic
+from shoestring.training.engine.parallel.fully_sharded import FullySharded, shard
+from shoestring.training.engine.parallel.ranks import Ranks
 from shoestring.training.engine.precision import mixed_precision
 from shoestring.training.processes.choice import choose_processes
 from shoestring.training.processes.one_process import ONE_PROCESS, Processes
@@ -83,6 +88,8 @@ class ResumableTrainer:
         """
         self._begin_session, self.end_session = begin_session, end_session
         self.processes, self.allow_inexact = processes, allow_inexact
+        self.settings = Settings()
+        """Those of a recipe's run, which say what is divided among the processes and what is in host memory."""
         self.trainer_session = TrainerSession()
 
     @property
@@ -276,6 +283,9 @@ def _make_resumable_class(base: type[T], resumable: ResumableTrainer) -> type[T]
     from transformers.trainer_callback import ProgressCallback
 
     class Resumable(private_parts.make_resuming_class(make_splitting_class(base))):  # type: ignore[misc]
+        fully_sharded: FullySharded | None = None
+        """The model, if its weights are divided among the processes."""
+
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             refuse_distribution(self, resumable.processes)
@@ -284,6 +294,40 @@ def _make_resumable_class(base: type[T], resumable: ResumableTrainer) -> type[T]
                 self.accelerator.prepare_model = partial(self.accelerator.prepare_model, evaluation_mode=True)
             for callback in (PrinterCallback, ProgressCallback):  # stdout is for data, and progress is reported anyway
                 self.remove_callback(callback)
+
+        def _move_model_to_device(self, model: Any, device: Any) -> None:
+            """Move the model, unless its weights will be divided, which moves the parts of this process."""
+            if resumable.processes.has_whole_weights:
+                super()._move_model_to_device(model, device)
+
+        def divide_weights(self, parts: Parts, ranks: Ranks) -> None:
+            """Divide the weights among the processes, before the trainer creates its optimizer."""
+            prepare_model, clip = self.accelerator.prepare_model, self.accelerator.clip_grad_norm_
+            # Without moving what is in host memory; with a norm that every process can read.
+            self.accelerator.prepare_model = lambda model, **_: prepare_model(model, device_placement=False)
+            self.accelerator.clip_grad_norm_ = lambda *args, **kwargs: whole(clip(*args, **kwargs))
+            model, settings = self.accelerator.unwrap_model(self.model), resumable.settings
+            self.fully_sharded = shard(
+                model,
+                checkpointing.blocks(model, parts),
+                ranks,
+                self.args.device,
+                reshard_after_forward=settings.sharding == "zero3",
+                on_host=settings.offload == "parameters",
+            )
+
+        def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+            optimizer = super().create_optimizer(*args, **kwargs)
+            if not isinstance(optimizer, offload.HostOptimizer):
+                self.optimizer = offload.offloaded_optimizer(optimizer, resumable.settings)
+            return self.optimizer
+
+        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+            compute = super().compute_loss
+            if self.fully_sharded:
+                compute = self.fully_sharded.gathering(partial(compute, **kwargs))
+                return compute(*args)
+            return compute(*args, **kwargs)
 
         def training_step(self, *args: Any, **kwargs: Any) -> Any:
             loss = super().training_step(*args, **kwargs)

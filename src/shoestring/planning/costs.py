@@ -122,6 +122,6 @@ def planned_host(chosen: Candidate, target: Target) -> PlannedHost:
         process_bytes = 1 << max(0, facts.process_bytes - 1).bit_length()
         gpus = gpus_of(chosen.settings)
         parts["process"] = gpus * process_bytes
-        if chosen.settings.offload != "no":
-            parts["offloaded states and weights"] = 2 * state.full * gpus // states_shares(chosen.settings)
+        if chosen.trace.host_bytes:
+            parts["offloaded states and weights"] = gpus * sum(chosen.trace.host_bytes.values())
     return PlannedHost(parts=parts, limit_bytes=target.platform.ram_bytes if target.platform else None)

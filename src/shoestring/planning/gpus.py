@@ -118,10 +118,16 @@ def _require_possible(loaded: LoadedRecipe, target: Target, settings: Settings) 
     if gpus > loaded.effective_batch:
         samples = plural(loaded.effective_batch, "sample")
         problems.append(f"gpus={gpus}: an update has only {samples} (effective_batch)")
-    if loaded.parts.learning.trainer is not None and gpus > 1 and sharding != "ddp":
+    if loaded.parts.learning.trainer is not None and gpus > 1 and sharding not in TRAINED[True]:
         problems.append(
-            f"sharding={sharding}: {loaded.name} is trained by a library, with a whole model on each GPU; "
-            "shoestring estimate has the memory of other ways"
+            f"sharding={sharding}: {loaded.name} is trained by a library, whose optimizer makes the whole step on each "
+            "GPU; sharding=zero3 divides the weights"
+        )
+    has_whole_weights = gpus == 1 or sharding in ("ddp", "zero1")
+    if loaded.parts.learning.trainer is not None and settings.offload == "parameters" and has_whole_weights:
+        problems.append(
+            f"offload=parameters: {loaded.name} is trained by a library, which moves whole weights to the GPU; divided "
+            "ones (sharding=zero3, several GPUs) can be in host memory, and states with offload=optimizer"
         )
     if loaded.parts.learning.trainer is not None and shards != gpus:
         problems.append(
@@ -157,9 +163,11 @@ def _with_other_sharding(candidates: Candidates, replicas: Settings, pool: Seque
 def _shardings(candidates: Candidates, replicas: Settings) -> list[str]:
     """Return the values of `sharding` with which the recipe can be trained and that divide some tensors of replicas."""
     loaded = candidates.loaded
+    if loaded.parts.learning.trainer is not None:
+        return []  # which may use weights of a block without calling it: dividing them is for a person to choose
     return [
         name
-        for name in TRAINED[loaded.parts.learning.trainer is not None]
+        for name in TRAINED[False]
         if name in _DIVIDED and not sharding_problems(replicas.replace(sharding=name), loaded.adaptation)
     ]
 

@@ -89,8 +89,10 @@ def _unknown(loaded: LoadedRecipe, target: Target, chosen: Candidate) -> Iterato
     """Yield what the durations leave out, and what would make it known."""
     if loaded.parts.learning.rollout and not chosen.trace.counts_steps:
         yield "generation", "the recipe's rollout() does not tell how often its steps run (recipe/generation.py, Step)"
-    if chosen.settings.offload == "optimizer":
+    if chosen.settings.offload != "no":
         yield "the CPU's part of an update", "it updates the optimizer states, which are in its memory"
+    if chosen.settings.offload == "parameters":
+        yield "copying weights", "from host memory to the GPU in each forward and backward, gradients back"
     if chosen.settings.compile != "no":
         yield "compiling the model", "some minutes for a large one at the start of each session"
     if loaded.parts.data.data:

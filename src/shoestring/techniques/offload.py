@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ OnCopy = Callable[[Tensor], None]
 HOST = torch.device("cpu")
 
 
-class HostOptimizer:
+class HostOptimizer(Optimizer):
     """An optimizer whose arithmetic and states are in host memory.
 
     Gradients are moved off the device one at a time, and updated weights are copied back in place, so a step needs no
@@ -33,9 +33,10 @@ class HostOptimizer:
 
     def __init__(self, optimizer: Optimizer) -> None:
         """Wrap `optimizer`, before its first step, with its parameters on the device."""
+        # Not initialized as an optimizer: all attributes of one are those of `optimizer`.
         self._optimizer = optimizer
-        self._copies: dict[nn.Parameter, nn.Parameter] = {}
-        self._versions: dict[nn.Parameter, int] = {}
+        self._copies: dict[Tensor, nn.Parameter] = {}
+        self._versions: dict[Tensor, int] = {}
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter.device == HOST:
@@ -46,17 +47,33 @@ class HostOptimizer:
                     optimizer.state[copy] = {name: _to_host(value) for name, value in state.items()}
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]:
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """The optimizer's parameter groups, with the parameters on the device."""
         return self._optimizer.param_groups
 
     @property
-    def state(self) -> Mapping[Any, Any]:
+    def state(self) -> Mapping[Any, Any]:  # type: ignore[override]
         """The states by parameter in host memory."""
         return self._optimizer.state
 
+    @property
+    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+        return self._optimizer.defaults
+
+    @property
+    def stepped_parameters(self) -> list[Tensor]:
+        """The parameters of the groups, in host memory."""
+        parameters = (parameter for group in self.param_groups for parameter in group["params"])
+        return [self._copies.get(parameter, parameter) for parameter in parameters]
+
+    def drop_states(self, parameters: Iterable[Tensor]) -> None:
+        """Free the copies and states of parameters that are not in the groups during a step."""
+        for parameter in parameters:
+            self._optimizer.state.pop(self._copies.pop(parameter, parameter), None)
+            self._versions.pop(parameter, None)
+
     @torch.no_grad()
-    def step(self) -> None:
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # noqa: ARG002
         """Update every parameter that has a gradient, and release the gradients on the device."""
         for parameter, copy in self._copies.items():
             if parameter._version != self._versions[parameter]:
@@ -141,7 +158,7 @@ def move(model: nn.Module, recipe: object, settings: Settings, device: torch.dev
 
 
 def offloaded_optimizer(optimizer: Optimizer, settings: Settings) -> Optimizer:
-    """Return the optimizer that makes the steps: a `HostOptimizer` with the interface of one if something is offloaded.
+    """Return the optimizer that makes the steps: a `HostOptimizer` if something is offloaded.
 
     Raises UsageError for bitsandbytes' states, whose kernels and pages need the device.
     """
@@ -152,8 +169,28 @@ def offloaded_optimizer(optimizer: Optimizer, settings: Settings) -> Optimizer:
             f"offload={settings.offload}: bitsandbytes' optimizers step on the device",
             hint="offload=no with optimizer_states=paged_8bit, or optimizer_states=own",
         )
-    host_optimizer: Any = HostOptimizer(optimizer)
-    return cast(Optimizer, host_optimizer)
+    return HostOptimizer(optimizer)
+
+
+def on_device(optimizer: Any) -> Optimizer:
+    """Return the optimizer whose steps are made in host memory, or else the optimizer itself."""
+    return optimizer._optimizer if isinstance(optimizer, HostOptimizer) else optimizer
+
+
+def stepped_parameters(optimizer: Any) -> list[Tensor]:
+    """Return the parameters that the steps of an optimizer update, in the memory of its states, in their order."""
+    if isinstance(optimizer, HostOptimizer):
+        return optimizer.stepped_parameters
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def drop_states(optimizer: Any, parameters: Iterable[Tensor]) -> None:
+    """Free the states of parameters that another process updates; Adagrad creates them in its constructor."""
+    if isinstance(optimizer, HostOptimizer):
+        optimizer.drop_states(parameters)
+        return
+    for parameter in parameters:
+        optimizer.state.pop(parameter, None)
 
 
 def copy_weights_on_use(blocks: Sequence[nn.Module], device: torch.device | str, *, on_copy: OnCopy) -> None:

@@ -7,11 +7,13 @@ from shoestring.base.packages import requirements
 from shoestring.base.settings import Settings
 from shoestring.recipe.options import Adaptation
 
-TRAINED: Mapping[bool, tuple[str, ...]] = {False: ("ddp", "zero1", "zero2", "zero3"), True: ("ddp",)}
+TRAINED: Mapping[bool, tuple[str, ...]] = {
+    False: ("ddp", "zero1", "zero2", "zero3"),
+    True: ("ddp", "zero2", "zero3"),
+}
 """The values of `sharding` that several GPUs can train with, in the engine and (True) in a library's trainer."""
 
 _WHOLE_WEIGHTS = {
-    "offload": ("no", "what is in host memory is not divided among GPUs"),
     "compile": ("no", "compiled code and CUDA graphs contain no exchange of weights"),
     "quantization": ("none", "4-bit and 8-bit weights have scales that cannot be divided by rows"),
     "optimizer_states": ("own", "8-bit states have scales that cannot be divided by rows"),

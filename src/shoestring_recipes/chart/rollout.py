@@ -8,6 +8,7 @@ import torch
 from transformers import DynamicCache
 
 from shoestring.recipe.generation import Step
+from shoestring.techniques.whole_weights import whole_weights
 from shoestring_recipes.chart.policy import Batch, Policy
 from shoestring_recipes.chart.writing import Decoder, sample_tokens
 
@@ -18,6 +19,11 @@ def simulate_generation(policy: Policy, batch: Batch, *, prompts: int, groups: i
     The state of a step is the cache: for each layer keys and values (n, key heads, positions, head width). The
     completions of an update are generated in so many `groups`, one after the other, that are like this one.
     """
+    with whole_weights(policy):
+        yield from _simulate_steps(policy, batch, prompts=prompts, groups=groups)
+
+
+def _simulate_steps(policy: Policy, batch: Batch, *, prompts: int, groups: int) -> Iterator[Step]:
     total_length, completion_length = batch.tokens.shape[1], batch.completions.shape[1]
     prompt = total_length - completion_length
     cache = DynamicCache()

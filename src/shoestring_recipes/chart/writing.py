@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 
 from shoestring.integrations.huggingface import versions
+from shoestring.techniques.whole_weights import whole_weights
 
 Projection: TypeAlias = Callable[[Tensor], Tensor]
 
@@ -33,6 +34,13 @@ def generate(
     `input_ids` and `attention_mask` (n, prompt) padded on the left, `pixel_values`, `image_grid_thw` (n, 3). Tokens are
     sampled from the whole vocabulary at temperature 1, or chosen greedily.
     """
+    with whole_weights(model):  # layers of the decoder are used without calling them
+        return _generate(model, inputs, length, end_tokens, padding, do_sample=do_sample)
+
+
+def _generate(
+    model: Any, inputs: Mapping[str, Tensor], length: int, end_tokens: list[int], padding: int, *, do_sample: bool
+) -> Tensor:
     base = model.get_base_model()
     training, device = model.training, base.get_input_embeddings().weight.device
     _disable_dropout(model)

@@ -14,6 +14,7 @@ from tests.sessions import light_bits
 
 VALUES = {"logical_shards": 4, "micro_batch": 3, "save_every_updates": 3, "ema": 0.5}
 DIVIDED = ("zero2", "zero3")
+OFFLOADED = ("optimizer", "parameters")
 
 
 def run_of(folder, recipe, sharding, name="", **values):
@@ -40,6 +41,11 @@ def bits(run):
     return newest(run).name, files, light_bits(run / "light"), light_bits(run / "best")
 
 
+def tensors(run):
+    """Return the bytes of the tensors of the newest checkpoint, by file."""
+    return {path.name: path.read_bytes() for path in newest(run).glob("*.safetensors")}
+
+
 def of_kind(run, kind):
     return [event for event in read(run / "events.jsonl") if event["event"] == kind]
 
@@ -58,7 +64,11 @@ def test_divided_weights_learn_as_replicas_and_as_on_the_cpu(ranks_on, tmp_path)
     plain = [run_of(gpu, "PlainBlocks", sharding) for sharding in DIVIDED]
     usual = [run_of(gpu, "Blocks", sharding) for sharding in shardings]
     fp16 = [run_of(gpu, "Overflowing", sharding, precision="fp16", checkpointing="full") for sharding in shardings]
-    overflows = driver.run(2, training.train_all, runs=[*plain, *usual, *fp16], seconds=300)
+    offloaded = [
+        run_of(gpu, "Overflowing", "zero3", offload, precision="fp16", checkpointing="full", offload=offload)
+        for offload in OFFLOADED
+    ]
+    overflows = driver.run(2, training.train_all, runs=[*plain, *usual, *fp16, *offloaded], seconds=300)
     first, second = (each[len(plain) + len(usual) :] for each in overflows)
     assert all(second) != all(first) and not any(map(min, zip(first, second, strict=True)))  # on one rank only
     on_host = [run_of(cpu, "PlainBlocks", sharding) for sharding in DIVIDED]
@@ -71,6 +81,8 @@ def test_divided_weights_learn_as_replicas_and_as_on_the_cpu(ranks_on, tmp_path)
             require_close(saved(run), saved(replicas), rtol=tolerance, atol=tolerance)
             losses = [[event["metrics"]["loss"] for event in of_kind(each, "evaluation")] for each in (run, replicas)]
             assert losses[0] == pytest.approx(losses[1], rel=tolerance)
+    for offload in OFFLOADED:
+        assert tensors(gpu / f"{offload} zero3") == tensors(gpu / "Overflowing zero3")
 
 
 @pytest.mark.slow

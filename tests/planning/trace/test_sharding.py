@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -23,6 +23,7 @@ from shoestring.planning.trace.distributed import BUCKET, FIRST_BUCKET, buckets
 from shoestring.planning.trace.record import Alloc, Free, Phase
 from shoestring.recipe import finding
 from shoestring.techniques.buckets import fill
+from shoestring.techniques.whole_weights import whole_weights
 from shoestring.training.data.logical_shards import LogicalShards
 from shoestring.training.engine.parallel.ranks import Ranks
 from shoestring.training.engine.parallel.updates import ShardedUpdates
@@ -101,6 +102,15 @@ class Uneven(Trained):
         return Stack(width=4 * WIDTH)
 
 
+class Generating(Trained):
+    """Generates with the weights of layers that it does not call, after calls of all of them."""
+
+    def rollout(self, model: nn.Module, batch: Tensor) -> Iterator[Any]:
+        with whole_weights(model):
+            yield [model(batch)]
+            yield [batch @ model.get_parameter("blocks.0.up.weight")]
+
+
 class TwoTypes(Trained):
     def model(self) -> nn.Module:
         model = Stack()
@@ -129,6 +139,7 @@ def trace_sharding(tracers: dict[type, Tracer]) -> TraceSharding:
         logical_shards: int | None = None,
         accumulate: int = 1,
         checkpointing: str = "no",
+        offload: Literal["no", "optimizer", "parameters"] = "no",
         torch_ddp: bool = False,
     ) -> Trace:
         if recipe not in tracers:
@@ -138,6 +149,7 @@ def trace_sharding(tracers: dict[type, Tracer]) -> TraceSharding:
             precision="fp32",
             sharding=sharding,
             checkpointing=checkpointing,
+            offload=offload,
             logical_shards=logical_shards,
         )
         return tracers[recipe].trace(
@@ -356,8 +368,58 @@ def test_zero3_holds_one_block_and_two_buffers(trace_sharding: TraceSharding, ch
 
 
 @pytest.mark.parametrize("sharding", ["ddp", "zero1", "zero2", "zero3"])
-def test_updates_leave_no_storages_behind(trace_sharding: TraceSharding, sharding: str) -> None:
-    trace = trace_sharding(sharding)
+def test_offloaded_states_are_on_no_gpu(trace_sharding: TraceSharding, sharding: str) -> None:
+    without = trace_sharding(sharding, accumulate=2)
+    trace = trace_sharding(sharding, accumulate=2, offload="optimizer")
+    assert live(trace, "optimizer") + Counter({"optimizer states": live(without, "optimizer")["optimizer states"]}) == (
+        live(without, "optimizer")
+    )
+    assert part_peak(trace, "optimizer states", "optimizer") == 0
+    # Weights of which the GPU has the states are in both memories.
+    share = ALL if sharding == "ddp" else ALL // 2
+    sizes = dict(trace.host_bytes)
+    assert share <= sizes.pop("optimizer states") <= share + 100  # and the number of the step of each weight
+    assert sizes == {"weights": share, "gradients": share}
+
+
+@pytest.mark.parametrize("sharding", ["zero2", "zero3"])
+def test_offloaded_shards_are_copied_to_be_gathered(trace_sharding: TraceSharding, sharding: str) -> None:
+    trace = trace_sharding(sharding, accumulate=2, offload="parameters")
+    sizes = live(trace, "optimizer")
+    assert sizes.pop("temporaries") + sizes.pop("activations", 0) == COPIES + 4
+    assert sizes == {"buffers": 4000}
+    assert trace.host_bytes["weights"] == trace.host_bytes["gradients"] == ALL // 2
+    # A copy of each shard of a module, besides the buffers without offload, while that of the module is filled.
+    without = trace_sharding(sharding, accumulate=2)
+    buffers = "all-gather buffers"
+    assert part_peak(trace, buffers, "forward") == part_peak(without, buffers, "forward") + BLOCK // 2
+    # The gradients of a module leave the device as soon as they are reduced.
+    assert part_peak(trace, "gradients", "backward") == max(BLOCK, ROOT) // 2
+    assert part_peak(trace, "reduce-scatter buffers", "backward") == max(ROOT, BLOCK)
+
+
+@pytest.mark.parametrize("offload", ["no", "parameters"])
+def test_all_weights_are_gathered_to_generate(trace_sharding: TraceSharding, offload: Any) -> None:
+    trace = trace_sharding("zero3", Generating, offload=offload)
+    # The last module's buffer, and copies of its shards from the host, are there while its weights are copied out.
+    copies = 0 if offload == "no" else ROOT // 2
+    assert ALL + ROOT <= part_peak(trace, "gathered weights", "generation") <= ALL + ROOT + copies
+    assert live(trace, "forward")["gathered weights"] == 0
+    assert part_peak(trace, "gathered weights", "forward") == ROOT + BLOCK
+
+
+def test_offloaded_weights_of_replicas_are_exchanged_on_the_host(trace_sharding: TraceSharding) -> None:
+    without, trace = trace_sharding("ddp"), trace_sharding("ddp", offload="parameters")
+    assert live(trace, "optimizer")["weights"] == live(trace, "optimizer")["gradients"] == ROOT
+    assert trace.host_bytes["weights"] == ALL
+    # Weights of this size are sent in buckets, which are on the GPU.
+    assert part_peak(trace, "gradient buckets", "exchange") == part_peak(without, "gradient buckets", "exchange")
+
+
+@pytest.mark.parametrize("offload", ["no", "optimizer", "parameters"])
+@pytest.mark.parametrize("sharding", ["ddp", "zero1", "zero2", "zero3"])
+def test_updates_leave_no_storages_behind(trace_sharding: TraceSharding, sharding: str, offload: Any) -> None:
+    trace = trace_sharding(sharding, offload=offload)
     assert without_buckets(live(trace, "forward")) == live(trace, "end")
 
 

@@ -172,9 +172,10 @@ def test_parameter_names_are_no_options():
 
 
 def test_settings_that_exclude_each_other_start_no_run(tmp_path):
-    values = {"size": "tiny", "gpus": 2, "sharding": "zero2", "offload": "optimizer"}
-    with pytest.raises(UsageError, match="offload"):
+    values = {"size": "tiny", "gpus": 2, "sharding": "zero2", "compile": "yes"}
+    with pytest.raises(UsageError, match="does not support") as caught:
         shoestring.train("temporal", on="cpu", run=tmp_path, **values)
+    assert [problem.partition(":")[0] for problem in caught.value.problems] == ["compile=yes"]
     assert not (tmp_path / "plan.json").exists()
 
 

@@ -32,8 +32,9 @@ def checkpoint_bytes(trace: Trace, shares: int = 1) -> CheckpointBytes:
             states[event.storage] = trace.storages[event.storage].bytes
         elif isinstance(event, Free):
             states.pop(event.storage, None)
+    size = sum(states.values()) + sum(trace.host_bytes.get(part, 0) for part in _SAVED)
     light = trace.facts.weight_bytes + SMALL_FILES
-    return CheckpointBytes(full=light - trace.facts.frozen_bytes + shares * sum(states.values()), light=light)
+    return CheckpointBytes(full=light - trace.facts.frozen_bytes + shares * size, light=light)
 
 
 def saving_seconds(size: float, disk_rate: float | None) -> float | None:

@@ -237,6 +237,7 @@ def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any], *, fo
         else facts,
         first_batches=first_batches(loaded.recipe, settings.micro_batch),
         bounds=recorder.bounds,
+        host_bytes=recorder.host_bytes,
         storages=storages,
         events=events,
     )

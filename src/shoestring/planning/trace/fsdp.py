@@ -6,12 +6,14 @@ and padded there. A block's weights are all-gathered into a buffer, then copied 
 buffer stays until the next block is gathered, in backward the next block's buffer is prefetched. Gradients are copied
 into a reduce-scatter buffer that stays until the next block's; the root's weights stay from forward to the end of
 backward. Each microbatch's gradients are reduced. Weights are gathered in their own type, without a mixed-precision
-policy; frozen weights are sharded as well.
+policy; frozen weights are sharded as well. With `CPUOffloadPolicy` the shards are in host memory: each is copied to the
+device before the buffer is allocated, and the reduced gradients are moved off the device, all of a block at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -24,32 +26,41 @@ from shoestring.planning.trace.microbatches import Hooks
 from shoestring.planning.trace.record import Part
 from shoestring.planning.trace.recorder import Recorder
 from shoestring.planning.trace.simulated_device import DEVICE, tensors
-from shoestring.techniques import trees
+from shoestring.techniques import offload, trees, whole_weights
 
 
 class FsdpShards(Hooks):
-    """`fully_shard` of each block, then of the model, with or without resharding of the blocks after forward."""
+    """`fully_shard` of each block, then of the model, with or without resharding of the blocks after forward, and with
+    the shards on the device or in host memory."""
 
     def __init__(
-        self, recorder: Recorder, model: nn.Module, blocks: list[nn.Module], gpus: int, *, reshard_after_forward: bool
+        self,
+        recorder: Recorder,
+        model: nn.Module,
+        blocks: list[nn.Module],
+        gpus: int,
+        *,
+        reshard_after_forward: bool,
+        on_host: bool = False,
     ) -> None:
         self.used = dict[str, bool]()
         recorder.erase([*model.parameters(), *model.buffers()])
         self._model, self._reshards = model, reshard_after_forward
         self._own_rows: dict[nn.Parameter, nn.Parameter] = {}
-        self._shared = _SharedState(recorder, gpus)
+        self._shared = _SharedState(recorder, gpus, on_host=on_host)
         self._has_gathered_each = False
         self._blocks: list[tuple[nn.Module, _Group]] = []
         loaded_tensors: set[Tensor] = set()
         for block in blocks:
-            self._blocks.append((block, _Group(self._load(recorder, block, loaded_tensors, gpus), self._shared)))
-        self._root = _Group(self._load(recorder, model, loaded_tensors, gpus), self._shared)
+            self._blocks.append((block, _Group(self._load(recorder, block, loaded_tensors), self._shared)))
+        self._root = _Group(self._load(recorder, model, loaded_tensors), self._shared)
 
     def attach(self) -> None:
         """Let calls of the model and its blocks gather the weights; outside of updates its parameters are the shards.
 
         Call it when all techniques are applied.
         """
+        whole_weights.provide(self._model, self.whole)
         for block, group in self._blocks:
             _redirect(block, group, reshard_after_forward=self._reshards)
         self._model.register_forward_pre_hook(lambda *_: self._root.gather())
@@ -57,7 +68,7 @@ class FsdpShards(Hooks):
         self._register(self._own_rows)
 
     def _load(
-        self, recorder: Recorder, module: nn.Module, loaded_tensors: set[Tensor], gpus: int
+        self, recorder: Recorder, module: nn.Module, loaded_tensors: set[Tensor]
     ) -> dict[nn.Parameter, nn.Parameter]:
         """Move tensors that are not `loaded_tensors` to the device, and replace parameters by their shards.
 
@@ -70,8 +81,7 @@ class FsdpShards(Hooks):
             recorder.revive(parameter, _size(parameter), "loading copies")
         for buffer in _new((b for m in modules for b in m.buffers(recurse=False)), loaded_tensors):
             recorder.revive(buffer, _size(buffer), "buffers")
-        shards = {parameter: _shard(parameter, gpus) for parameter in parameters}
-        recorder.label(shards.values(), "weights")
+        shards = {parameter: self._shared.shard(parameter) for parameter in parameters}
         for parameter in parameters:
             recorder.release(parameter)
         self._own_rows |= shards
@@ -80,6 +90,23 @@ class FsdpShards(Hooks):
     def gathering(self, loss: Callable[..., Any]) -> Callable[..., Any]:
         """Return the loss: hooks gather the weights."""
         return loss
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """Return a context in which all weights are gathered."""
+        groups = [*self._groups(), self._root]
+        self._register({shard: parameter for parameter, shard in self._own_rows.items()})
+        for group in groups:
+            group.prefetch("gathered weights")
+            group.gather()
+        self._shared.keeps_gathered = True
+        try:
+            yield
+        finally:
+            self._shared.keeps_gathered = False
+            for group in groups:
+                group.reshard()
+            self._register(self._own_rows)
 
     def begin_update(self) -> None:
         """Let the model's parameters be the whole ones, which `before_update` gathers."""
@@ -139,11 +166,14 @@ class FsdpShards(Hooks):
 
 
 class _SharedState:
-    """State that all groups share: the number of GPUs, the buffers that outlive a block, the order of forward."""
+    """State that all groups share: the number of GPUs, the memory of the shards, the buffers that outlive a block, the
+    order of forward."""
 
-    def __init__(self, recorder: Recorder, gpus: int) -> None:
+    def __init__(self, recorder: Recorder, gpus: int, *, on_host: bool) -> None:
         self.recorder = recorder
-        self.gpus = gpus
+        self.gpus, self.on_host = gpus, on_host
+        self.keeps_gathered = False
+        """Whether blocks leave their weights gathered after forward."""
         self.forward_order: list[_Group] = []
         self.all_gather_buffer: Tensor | None = None
         """The last block's all-gather buffer, which is freed when the next block's weights are copied out."""
@@ -152,6 +182,15 @@ class _SharedState:
 
     def free_all_gather_buffer(self) -> None:
         self.all_gather_buffer = None
+
+    def shard(self, parameter: nn.Parameter) -> nn.Parameter:
+        """Return the shard of the first GPU, whose part of the rows is the largest."""
+        rows, *row_shape = parameter.shape or (1,)
+        shard = torch.empty(-(-rows // self.gpus), *row_shape, dtype=parameter.dtype, device=DEVICE)
+        self.recorder.label([shard], "loading copies" if self.on_host else "weights")
+        if self.on_host:
+            shard = shard.to(offload.HOST)
+        return nn.Parameter(shard, requires_grad=parameter.requires_grad)
 
     def allocate_buffer(self, size: int, part: Part) -> Tensor:
         buffer = torch.empty(size, dtype=torch.uint8, device=DEVICE)
@@ -179,9 +218,15 @@ class _Group:
                 hint="set sharding=zero1, which shards the optimizer states of any model",
             )
 
+    @property
+    def keeps_gathered(self) -> bool:
+        return self._shared.keeps_gathered
+
     def prefetch(self, part: Part = "all-gather buffers") -> None:
         """Start to gather: allocate the buffer that receives all GPUs' shards."""
         if self._shards and not self._is_gathered and self._prefetched is None:
+            copies = [shard.to(DEVICE) for shard in self._shards.values()] if self._shared.on_host else []
+            self._shared.recorder.label(copies, part)
             self._prefetched = self._shared.allocate_buffer(sum(self._bytes.values()), part)
 
     def gather(self) -> None:
@@ -234,10 +279,11 @@ class _Group:
         received = torch.empty(sum(shard.numel() for shard in shards), dtype=shards[0].dtype, device=DEVICE)
         self._shared.recorder.label([received], "gradients")
         for shard, piece in zip(shards, received.split([shard.numel() for shard in shards]), strict=True):
+            gradient = piece.view(shard.shape).to(shard.device)
             if shard.grad is None:
-                shard.grad = piece.view(shard.shape)
+                shard.grad = gradient
             else:
-                shard.grad += piece.view(shard.shape)
+                shard.grad += gradient
         self._shared.reduce_scatter_buffer = buffer
 
     def reset(self) -> None:
@@ -253,7 +299,7 @@ def _redirect(block: nn.Module, group: _Group, *, reshard_after_forward: bool) -
         group.gather()
         args, kwargs = _reduce_in_backward(group, (args, kwargs))
         results = run(*args, **kwargs)
-        if reshard_after_forward:
+        if reshard_after_forward and not group.keeps_gathered:
             group.reshard()
         group.finish_forward()
         for tensor in tensors(results):
@@ -287,13 +333,6 @@ class _Reduce(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         ctx.group.reduce()
         return None, *gradients
-
-
-def _shard(parameter: nn.Parameter, gpus: int) -> nn.Parameter:
-    """Return the shard of the first GPU, whose part of the rows is the largest."""
-    rows, *row_shape = parameter.shape or (1,)
-    shard = torch.empty(-(-rows // gpus), *row_shape, dtype=parameter.dtype, device=DEVICE)
-    return nn.Parameter(shard, requires_grad=parameter.requires_grad)
 
 
 def _new(tensors: Iterable[Any], loaded_tensors: set[Tensor]) -> list[Any]:

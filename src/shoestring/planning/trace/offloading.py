@@ -7,29 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
 from shoestring.planning.trace import loading, simulated_device
 from shoestring.planning.trace.recorder import Recorder
 from shoestring.techniques import checkpointing, offload
 
 
-def require_not_offloaded(settings: Settings, gpus: int) -> None:
-    """Raise UsageError for an offload of several GPUs."""
-    if settings.offload != "no" and gpus > 1:
-        raise UsageError(f"offload={settings.offload}: cannot be estimated on several GPUs yet")
-
-
-def move(
-    recorder: Recorder, model: nn.Module, recipe: Any, settings: Settings, gpus: int, *, from_host: bool = True
-) -> None:
+def move(recorder: Recorder, model: nn.Module, recipe: Any, settings: Settings, *, from_host: bool = True) -> None:
     """Move the model's weights to the simulated device, except those that `offload` keeps in host memory.
 
     `from_host` is false if the device is a CPU.
 
-    Raises UsageError if the model has no blocks or if there are several GPUs.
+    Raises UsageError if the model has no blocks.
     """
-    require_not_offloaded(settings, gpus)
     if settings.offload != "parameters":
         loading.move_model(recorder, model, from_host=from_host)
         return

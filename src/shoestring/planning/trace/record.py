@@ -216,6 +216,8 @@ class Trace:
     bounds: tuple[str, ...] = ()
     """Notes on operators whose output size depends on values, traced with the largest (`planning/trace/bounds.py`), and
     on random numbers of the host (`planning/trace/draws.py`)."""
+    host_bytes: Mapping[Part, int] = field(default_factory=dict)
+    """The bytes of offloaded tensors in the memory of the GPU's process, by part."""
     storages: tuple[Storage, ...]
     events: tuple[Event, ...]
 
@@ -236,6 +238,7 @@ class Trace:
             "facts": self.facts.json(),
             "first_batches": self.first_batches,
             "bounds": self.bounds,
+            "host_bytes": dict(self.host_bytes),
             "names": list(names),
             "storages": [[storage.bytes, PARTS.index(storage.part)] for storage in self.storages],
             "events": list(_rows(self.events, numbers)),
@@ -260,6 +263,7 @@ class Trace:
             facts=Facts.from_json(values["facts"]),
             first_batches=tuple((share, probability) for share, probability in values["first_batches"]),
             bounds=tuple(values.get("bounds", ())),
+            host_bytes=values.get("host_bytes", {}),
             storages=tuple(Storage(size, PARTS[part]) for size, part in values["storages"]),
             events=tuple(events),
         )

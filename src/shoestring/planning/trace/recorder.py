@@ -74,6 +74,8 @@ class Recorder(TorchDispatchMode):
         self._watched = watched
         self.operator = ""
         """The last operator called, for error messages."""
+        self.host_bytes: dict[Part, int] = {}
+        """What is in host memory, which is not recorded as it is allocated."""
         self._events: list[Event] = []
         self._bytes: list[int] = []
         self._parts: list[Part | None] = []

@@ -85,19 +85,23 @@ class SimulatedPlace:
         if self._way_of_loading == "transformers":
             loading.load_with_transformers(self._recorder, model)
         else:
-            offloading.move(self._recorder, model, loaded.parts, settings, self._gpus, from_host=self._is_gpu)
+            offloading.move(self._recorder, model, loaded.parts, settings, from_host=self._is_gpu)
         self._label(model)
 
     def compile(self, model: nn.Module, loaded: LoadedRecipe, settings: Settings) -> None:
         """Do nothing: the kernels of compiled blocks are estimated from those of the others."""
 
     def divide(self, model: nn.Module, blocks: list[nn.Module], settings: Settings) -> Any:
-        offloading.require_not_offloaded(settings, self._gpus)
         # FSDP2 moves parameters, not layers.
         loading.move_model(self._recorder, model, from_host=self._is_gpu, flattens=False)
         self._label(model)
         self.hooks = FsdpShards(
-            self._recorder, model, blocks, self._gpus, reshard_after_forward=settings.sharding == "zero3"
+            self._recorder,
+            model,
+            blocks,
+            self._gpus,
+            reshard_after_forward=settings.sharding == "zero3",
+            on_host=settings.offload == "parameters",
         )
         return self.hooks
 

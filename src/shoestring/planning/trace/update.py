@@ -15,6 +15,7 @@ from shoestring.base.settings import Settings
 from shoestring.planning.trace import (
     attention,
     determinism,
+    host_memory,
     inference,
     masks,
     python_calls,
@@ -118,6 +119,7 @@ def run(
             place.hooks.after_update()
             for parameter, is_trained in initially_trained:  # a loss may freeze some for its stage
                 parameter.requires_grad_(is_trained)
+        recorder.host_bytes = host_memory.bytes_by_part(model, assembly.optimizer, averages)
         recorder.mark("end", 1)
         return recorder.record()
 

@@ -83,14 +83,10 @@ def divide_as(saved: Any, example: Any) -> Any:
     mesh = example.device_mesh
     rows = rows_by_rank(example.shape[0], mesh.size())[mesh.get_local_rank()]
     local = saved.narrow(rows) if isinstance(saved, Pieces) else saved[rows.first : rows.first + rows.count]
-    return type(example).from_local(
-        local.to(own(example).device, copy=True),
-        mesh,
-        example.placements,
-        run_check=False,
-        shape=example.shape,
-        stride=example.stride(),
-    )
+    # Made like the example: `from_local` would move rows in host memory to the device of the mesh.
+    divided = torch.empty_like(example.detach(), dtype=local.dtype)
+    own(divided).copy_(local)
+    return divided
 
 
 def assembled(value: Any) -> Any:

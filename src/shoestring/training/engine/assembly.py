@@ -90,7 +90,14 @@ class DevicePlace:
         compiled.apply(model, loaded.parts, settings, self.device)
 
     def divide(self, model: nn.Module, blocks: list[nn.Module], settings: Settings) -> FullySharded:
-        return shard(model, blocks, self.ranks, self.device, reshard_after_forward=settings.sharding == "zero3")
+        return shard(
+            model,
+            blocks,
+            self.ranks,
+            self.device,
+            reshard_after_forward=settings.sharding == "zero3",
+            on_host=settings.offload == "parameters",
+        )
 
     def optimizer(self, loaded: LoadedRecipe, model: nn.Module) -> BuiltOptimizer:
         return adapt.trained_optimizer(loaded, model, self.device)

@@ -111,7 +111,7 @@ def test_equal_statistics_of_three_shards_remain():
     model = nn.BatchNorm1d(500)
     model.running_mean.normal_()
     before = model.running_mean.clone()
-    buffers = ShardBuffers(model, ONE_RANK)
+    buffers = ShardBuffers(model, ONE_RANK, torch.device("cpu"))
     buffers.begin_update()
     mean, variance = buffers.end_shard(0)
     sums = [mean + mean + mean, variance + 1 + variance + variance]

@@ -23,12 +23,12 @@ as a tensor in other memory."""
 class ShardBuffers:
     """The buffers of a model during an update."""
 
-    def __init__(self, model: nn.Module, ranks: Ranks) -> None:
+    def __init__(self, model: nn.Module, ranks: Ranks, device: torch.device) -> None:
         self._backup, self._ranks = BufferBackup(model, complete=True), ranks
         slots = [(module, name) for module in model.modules() for name in buffers(module)]
         self._running = [slot for slot in slots if _is_running_statistic(*slot)]
         self._other_slots = [slot for slot in slots if not _is_running_statistic(*slot)]
-        self._device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+        self._device = device  # that of the weights which are not offloaded
         self._has_shard = False
         self._initial: list[tuple[Tensor | None, int]] = []
         self._changes: list[int] = []

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from shoestring.base.errors import UsageError
+from shoestring.techniques import offload
 from shoestring.training.engine.parallel import messages
 from shoestring.training.engine.parallel.buckets import Buckets
 from shoestring.training.engine.parallel.ranks import Ranks
@@ -29,8 +30,7 @@ class DividedOptimizer:
     def __init__(self, optimizer: Optimizer, ranks: Ranks, device: torch.device) -> None:
         self._optimizer, self._ranks, self._buckets = optimizer, ranks, Buckets(device, ranks)
         self._owners = divide([group["params"] for group in optimizer.param_groups], ranks.size)
-        for parameter in set(optimizer.state) - set(self._parameters_of(ranks.rank)):
-            del optimizer.state[parameter]  # Adagrad creates its states in its constructor
+        offload.drop_states(optimizer, [item for item, owner in self._owners.items() if owner != ranks.rank])
         self._collected: dict[int, Any] | None = None
 
     @property
@@ -107,6 +107,7 @@ class DividedOptimizer:
 
 def require_divisible(optimizer: Optimizer) -> None:
     """Raise UsageError for an optimizer whose step may look at several parameters, or at none of a rank's own."""
+    optimizer = offload.on_device(optimizer)
     kind = type(optimizer)
     has_hooks = any(getattr(optimizer, f"_optimizer_step_{moment}_hooks", ()) for moment in ("pre", "post"))
     problem = "it has hooks for its steps" if has_hooks else ""

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
+from shoestring.techniques import offload, whole_weights
 from shoestring.training.checkpoint.divided import divide_as, is_divided, own, rows_by_rank
 from shoestring.training.checkpoint.trained import trained_state
 from shoestring.training.engine.memory import Failure
@@ -50,9 +51,20 @@ class _Root(nn.Module):
 class FullySharded:
     """A model that `shard` has divided."""
 
-    def __init__(self, model: nn.Module, ranks: Ranks, device: torch.device, modules: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        ranks: Ranks,
+        device: torch.device,
+        modules: Sequence[Any],
+        *,
+        reshard_after_forward: bool = False,
+    ) -> None:
         """`modules` are those that FSDP2 gathers, the root at the end."""
         self._model, self._modules, self._ranks, self._device = model, modules, ranks, device
+        self._reshards_blocks = reshard_after_forward
+        self._has_run = self._is_whole = self._is_running = False
+        whole_weights.provide(model, self.whole)
         self.used = dict[str, bool]()
         """Whether each trained parameter has got a gradient since the last `begin_update`."""
 
@@ -80,6 +92,7 @@ class FullySharded:
         """Return `function`, which uses the model, with the weights outside of the blocks gathered while it runs."""
 
         def run(*arguments: Any) -> T:
+            was_running, self._is_running = self._is_running, True
             try:
                 result: T = self._modules[-1](partial(function, *arguments))
             except RuntimeError as error:
@@ -89,9 +102,38 @@ class FullySharded:
                     f"sharding: a part of a block is used without the forward that gathers its weights: {error}",
                     hint=f"call the block itself; or {HINT}",
                 ) from error
+            finally:
+                self._is_running = was_running
             return result
 
         return run
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """Return a context in which all weights are gathered, for code that uses them without the forward of a block.
+
+        All ranks enter it together, outside of a forward or within `gathering`.
+        """
+        if self._is_whole:
+            yield
+            return
+        if not (self._has_run or self._is_running):
+            self._modules[-1](lambda: None)  # FSDP2 takes the module whose forward comes first for the root
+        self._has_run = self._is_whole = True
+        *blocks, root = self._modules
+        try:
+            for module in self._modules:
+                module.unshard()
+            for block in blocks:
+                block.set_reshard_after_forward(False, recurse=False)
+            yield
+        finally:
+            self._is_whole = False
+            for block in blocks:
+                block.set_reshard_after_forward(self._reshards_blocks, recurse=False)
+                block.reshard()
+            if not self._is_running:
+                root.reshard()
 
     def call(self, function: Callable[[], Any]) -> Any:
         """Call a function that uses the model, without backward, on all ranks, as `Ranks.call`."""
@@ -149,7 +191,7 @@ class FullySharded:
     def own_rows(self, saved: Mapping[str, Any], optimizer: Any) -> dict[str, Any]:
         """Return the sections of a checkpoint with this rank's rows of the tensors that are divided now."""
         weights = trained_state(self._model)
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        parameters = offload.stepped_parameters(optimizer)
         sections = dict(saved)
         sections["model"] = _like_each(saved["model"], weights)
         if "averaged" in saved:
@@ -175,17 +217,24 @@ class FullySharded:
 
 
 def shard(
-    model: nn.Module, blocks: Sequence[nn.Module], ranks: Ranks, device: torch.device, *, reshard_after_forward: bool
+    model: nn.Module,
+    blocks: Sequence[nn.Module],
+    ranks: Ranks,
+    device: torch.device,
+    *,
+    reshard_after_forward: bool,
+    on_host: bool = False,
 ) -> FullySharded:
     """Divide the model's parameters among the ranks, on `device`; each block is gathered by itself.
 
     With `reshard_after_forward` (zero3) the gathered weights of a block are freed after its forward, without it (zero2)
-    after its backward.
+    after its backward. With `on_host` the rows of each rank and their gradients are in host memory, from which they are
+    copied to the device when they are gathered.
 
     Raises UsageError for a model that FSDP2 does not support.
     """
     from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 
     _require_supported(model, blocks)
     # A run changes its model in one process group, whose collectives `position` counts.
@@ -193,10 +242,12 @@ def shard(
     mesh = DeviceMesh.from_group(dist.group.WORLD, device.type)
     _leave_recurrent_weights_in_place(model)
     modules: list[Any] = []
+    # torch rounds each tensor in page-locked memory up to a power of two, and such memory cannot be swapped out.
+    policy = CPUOffloadPolicy(pin_memory=False) if on_host else OffloadPolicy()
     for module, frees in [*((block, reshard_after_forward) for block in blocks), (_Root(model), False)]:
-        modules.append(fully_shard(module, mesh=mesh, reshard_after_forward=frees))
+        modules.append(fully_shard(module, mesh=mesh, reshard_after_forward=frees, offload_policy=policy))
     fsdp_versions.exchange_unused(modules)
-    return FullySharded(model, ranks, device, modules)
+    return FullySharded(model, ranks, device, modules, reshard_after_forward=reshard_after_forward)
 
 
 def _leave_recurrent_weights_in_place(model: nn.Module) -> None:

@@ -68,7 +68,7 @@ class ShardedUpdates:
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if fully_sharded:
             self._parameters = []  # whose gradients are added here
-        self._buffers, self._buckets = ShardBuffers(model, ranks), Buckets(device, ranks)
+        self._buffers, self._buckets = ShardBuffers(model, ranks, device), Buckets(device, ranks)
         _require_separate(model, ranks)
         self._overlap = Overlap(self._parameters, self._buckets, ranks, device)
         self._loss_sum = torch.zeros((), device=device)
