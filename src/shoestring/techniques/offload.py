@@ -179,8 +179,9 @@ def on_device(optimizer: Any) -> Optimizer:
 
 def stepped_parameters(optimizer: Any) -> list[Tensor]:
     """Return the parameters that the steps of an optimizer update, in the memory of its states, in their order."""
-    if isinstance(optimizer, HostOptimizer):
-        return optimizer.stepped_parameters
+    if hasattr(optimizer, "stepped_parameters"):
+        own: list[Tensor] = optimizer.stepped_parameters
+        return own
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 

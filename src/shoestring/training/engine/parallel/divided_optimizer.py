@@ -47,6 +47,11 @@ class DividedOptimizer:
     def defaults(self) -> dict[str, Any]:
         return self._optimizer.defaults
 
+    @property
+    def stepped_parameters(self) -> list[Any]:
+        """The parameters in the memory of their states, in host memory if these are offloaded."""
+        return offload.stepped_parameters(self._optimizer)
+
     def step(self) -> None:
         """Update this rank's parameters. `publish` completes the step."""
         with self._own_parameters():
