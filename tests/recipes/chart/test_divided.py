@@ -58,8 +58,13 @@ class Failing(Four):
         if os.environ["RANK"] == "1":
             modules = dict(trainer.model.named_modules())
             name = next(name for name in modules if name.endswith("language_model.layers.1.mlp"))
-            modules[name].register_forward_hook(lambda *call: call[2].requires_grad and call[2].register_hook(_fail))
+            modules[name].register_forward_hook(_watch)
         return trainer
+
+
+def _watch(_, __, output):
+    if output.requires_grad:
+        output.register_hook(_fail)
 
 
 def _fail(_):
