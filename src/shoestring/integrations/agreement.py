@@ -27,6 +27,7 @@ _COLLECTIVES = (
     "all_gather",
     "all_gather_into_tensor",
     "all_gather_object",
+    "all_gather_single",
     "all_reduce",
     "barrier",
     "broadcast",
@@ -34,11 +35,13 @@ _COLLECTIVES = (
     "gather",
     "gather_object",
     "reduce",
+    "reduce_scatter_single",
     "reduce_scatter_tensor",
     "scatter",
     "scatter_object_list",
 )
-"""Functions of torch.distributed through which Accelerate, transformers, TRL and FSDP2 communicate."""
+"""Functions of torch.distributed through which Accelerate, transformers, TRL and FSDP2 communicate; those of FSDP2 have
+other names from torch 2.13 on."""
 _PATIENCE_SECONDS = 600.0
 """The others may generate for minutes before their next collective."""
 
@@ -106,7 +109,7 @@ def _preceding_collectives(agree: Callable[[], None]) -> Iterator[None]:
 
         return call
 
-    originals = {name: getattr(dist, name) for name in _COLLECTIVES}
+    originals = {name: getattr(dist, name) for name in _COLLECTIVES if hasattr(dist, name)}
     try:
         for name, collective in originals.items():
             setattr(dist, name, preceded(collective))

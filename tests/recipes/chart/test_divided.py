@@ -4,7 +4,9 @@ import os
 import signal
 from dataclasses import replace
 
-import torch.distributed.fsdp  # before the processes are forked  # noqa: F401
+import pytest
+import torch
+import torch.distributed.fsdp  # before the processes are forked
 
 from shoestring.recipe.finding import choose
 from shoestring.training.monitor.events import read
@@ -46,10 +48,35 @@ class Four(Chart):
         return 0.1 + sum(map(ord, completion)) % 97 / 97
 
 
-def train(run, sharding, offload="no", killed_in=0):
+class Failing(Four):
+    """The second process runs out of memory in its third backward, within a block."""
+
+    backwards = 0
+
+    def trainer(self, *args, **kwargs):
+        trainer = super().trainer(*args, **kwargs)
+        if os.environ["RANK"] == "1":
+            modules = dict(trainer.model.named_modules())
+            name = next(name for name in modules if name.endswith("language_model.layers.1.mlp"))
+            modules[name].register_forward_hook(_watch)
+        return trainer
+
+
+def _watch(_, __, output):
+    if output.requires_grad:
+        output.register_hook(_fail)
+
+
+def _fail(_):
+    Failing.backwards += 1
+    if Failing.backwards == 3:
+        raise torch.OutOfMemoryError("CUDA out of memory in backward")
+
+
+def train(run, sharding, offload="no", killed_in=0, recipe=Four):
     def act(rank):
         Four.killed_in = killed_in if rank else 0  # of this process
-        loaded, settings = choose(Four(), VALUES | {"sharding": sharding, "offload": offload})
+        loaded, settings = choose(recipe(), VALUES | {"sharding": sharding, "offload": offload})
         assert run_session(loaded, settings, run, Deadline(None)).update == UPDATES
 
     return in_ranks(act, run.parent)
@@ -75,3 +102,11 @@ def test_divided_weights_in_host_memory_continue_after_a_kill(tmp_path):
     ]
     # The first evaluation after the kill repeats the last one before it.
     assert metrics[0][-2:] == metrics[1] and len(metrics[1]) == 2 and metrics[1][0]["digits"] > 0
+
+
+@pytest.mark.slow
+def test_all_processes_return_to_the_checkpoint_if_one_has_no_memory(tmp_path):
+    """Each of FSDP2's collectives is preceded by an agreement, so that no process waits in one for the other."""
+    assert train(tmp_path / "run", "zero3", "parameters", recipe=Failing) == [0, 0]
+    (event,) = [event for event in read(tmp_path / "run" / "events.jsonl") if event["event"] == "oom"]
+    assert (event["done"], event["back_to"]) == ("microbatch 1", 0)
