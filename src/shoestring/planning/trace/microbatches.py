@@ -47,11 +47,13 @@ class Microbatches:
         self._recorder, self._batch, self._settings = recorder, batch, settings
         self._position = (0, 0)
 
-    def by_shard(
-        self, model: nn.Module, number: int, shards: Iterable[int], *, exchanges: bool
-    ) -> Iterator[tuple[int, Iterable[tuple[Any, int]]]]:
-        """Yield the logical `shards` of update `number`, each with its microbatches, then mark the next phase."""
+    def begin_update(self, model: nn.Module, number: int) -> None:
+        """Mark the beginning of an update, which may allocate buffers before its first microbatch."""
         self._model, self._position = model, (number, -1)
+        self._recorder.mark("forward", number, 0)
+
+    def by_shard(self, shards: Iterable[int], *, exchanges: bool) -> Iterator[tuple[int, Iterable[tuple[Any, int]]]]:
+        """Yield the logical `shards` of an update that has begun, each with its microbatches, and mark what follows."""
         for shard in shards:
             yield shard, self._of_shard()
         self.mark("exchange" if exchanges else "optimizer")
@@ -64,9 +66,10 @@ class Microbatches:
         for _ in range(self.count):
             number, index = self._position
             self._position = number, index + 1
-            self._recorder.mark("forward", *self._position)
             if index < 0:
                 self.hooks.before_update()
+            else:
+                self._recorder.mark("forward", *self._position)
             yield self._on_device(), self.size
 
     def _on_device(self) -> Any:

@@ -103,11 +103,12 @@ def run(
                 recorder.mark("generation", number)
                 samples = settings.micro_batch * accumulate
                 inference.run_steps(recorder, loaded.parts.learning.rollout, model, recipe.batch(samples), settings)
+            microbatches.begin_update(model, number)
             with values.assumed():
                 updates.update(
                     values.known_in(partial(_scalar_loss, loss)),
                     number,
-                    microbatches.by_shard(model, number, shards.own, exchanges=shards.count > 1),
+                    microbatches.by_shard(shards.own, exchanges=shards.count > 1),
                     samples=microbatches.size * microbatches.count * shards.count,
                     mixed_precision=assembly.mixed_precision,
                     clip_norm=clip_norm(loaded.parts, loss),
