@@ -1,6 +1,7 @@
 """The simulated GPU that the tests of the laboratory run on, in this process and in those that they start."""
 
 import ctypes
+import gc
 import os
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +33,8 @@ def empty_device():
     import torch
 
     torch._C._cuda_clearCublasWorkspaces()
+    if torch.cuda.memory_allocated():  # what a test before has left in reference cycles
+        gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
 

@@ -42,6 +42,7 @@ def estimate(values):
     return json.loads(result.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_chart_is_trained_and_estimated_with_both_offloads(ranks_on, tmp_path):
     driver = ranks_on("kaggle-t4x2")
     straight, killed = tmp_path / "straight", tmp_path / "killed"
