@@ -228,7 +228,7 @@ def _can_be_faster(candidates: Candidates, pool: Sequence[Candidate], settings: 
         spare_bytes=divided - divided // gpus_of(best.settings),
         changes={"sharding": settings.sharding},
     )
-    return prediction is not None and prediction[0] * TIE_RATIO < best.comparable_seconds
+    return prediction is not None and prediction[0] < best.comparable_seconds
 
 
 def _by_size(pool: Sequence[Candidate], checkpointing: str) -> list[Candidate]:
