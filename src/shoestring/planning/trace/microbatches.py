@@ -67,6 +67,7 @@ class Microbatches:
             number, index = self._position
             self._position = number, index + 1
             if index < 0:
+                self._recorder.end_preparation()
                 self.hooks.before_update()
             else:
                 self._recorder.mark("forward", *self._position)

@@ -164,6 +164,10 @@ class Recorder(TorchDispatchMode):
         self._phase_start = len(self._bytes)
         self._events.append(Phase(name, update, microbatch))
 
+    def end_preparation(self) -> None:
+        """What the current phase has allocated so far is no activation: an update's buffers."""
+        self._phase_start = len(self._bytes)
+
     def mark_step(self, times: float) -> None:
         """End a step of the phase, which stands for `times` steps."""
         self._events.append(Repeat(times))
