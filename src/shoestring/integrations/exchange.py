@@ -47,7 +47,8 @@ class GradientExchange:
         for tensor in [*(() if fully_sharded else model.parameters()), *model.buffers()]:
             values = tensor.detach().contiguous()
             ranks.broadcast(values)
-            tensor.data.copy_(values)
+            with torch.no_grad():  # counted as a change, which an optimizer in host memory notices
+                tensor.copy_(values)
 
     def begin_update(self) -> None:
         """Save the buffers before an update."""

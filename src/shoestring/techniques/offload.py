@@ -33,7 +33,7 @@ class HostOptimizer(Optimizer):
 
     def __init__(self, optimizer: Optimizer) -> None:
         """Wrap `optimizer`, before its first step, with its parameters on the device."""
-        # Not initialized as an optimizer: all attributes of one are those of `optimizer`.
+        # Not initialized as an optimizer: its interface is that of `optimizer`.
         self._optimizer = optimizer
         self._copies: dict[Tensor, nn.Parameter] = {}
         self._versions: dict[Tensor, int] = {}

@@ -27,8 +27,8 @@ _MOST_BYTES = 500_000
 def answer_held_out_prompts(session: TrainingSession) -> None:
     """Record the recipe's `answers` if an epoch has just ended, or none has begun, and they are not recorded yet.
 
-    The model and all random numbers are as before
-    afterwards. Answers that do not fit into the memory, or into the rest of the session, are left out with a note.
+    The model and all random numbers are as before afterwards. Answers that do not fit into the memory, or into the rest
+    of the session, are left out with a note.
 
     Raises SessionOver if the session has to stop, and UsageError if `answers` returns something else than rows.
     """

@@ -129,13 +129,16 @@ def one_update(session: TrainingSession) -> None:
                 with attempt:
                     if observation:
                         observation.begin(attempt.micro_batch)
-                    shards = updates.loader.by_shard(number, attempt.micro_batch)
                     if state.fully_sharded:
                         arguments["missing"] = updates.loader.missing(number, attempt.micro_batch)
-                    attempt.result = updates.strategy.update(loss, number, shards, **arguments)
+                    # No variable refers to the shards: after out-of-memory it would keep a batch on the GPU.
+                    attempt.result = updates.strategy.update(
+                        loss, number, updates.loader.by_shard(number, attempt.micro_batch), **arguments
+                    )
             result, micro_batch = attempt.result, attempt.micro_batch
             if state.averages and result.stepped:
-                averaged = _add_to_averages(session, state.averages)
+                averages = state.averages
+                averaged = catch_out_of_memory(lambda: _add_to_averages(session, averages))
                 failure = averaged.message if isinstance(averaged, Failure) else ""
         except HalfDoneError as error:
             failure = error.message
@@ -159,8 +162,8 @@ def one_update(session: TrainingSession) -> None:
 
 
 @agreed
-def _add_to_averages(_: TrainingSession, averages: AveragedWeights) -> Failure | None:
-    return catch_out_of_memory(averages.add)
+def _add_to_averages(_: TrainingSession, averages: AveragedWeights) -> None:
+    averages.add()
 
 
 def finish(session: TrainingSession) -> dict[str, Any]:

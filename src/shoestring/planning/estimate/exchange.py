@@ -38,8 +38,8 @@ LINKS = (
 """The first is used by default; the second is a bound from a different kind of measurement."""
 
 _BUCKET = 25 * MIB
-"""The size of a message of the engine (`planning/trace/replicas.py`), and of DistributedDataParallel's last bucket,
-which becomes ready when backward ends and cannot overlap it."""
+"""The size of a message of the engine (`training/engine/parallel/buckets.py`), and of DistributedDataParallel's last
+bucket, which becomes ready when backward ends and cannot overlap it."""
 
 GATHERS = {"zero2": 1, "zero3": 2}
 """How often FSDP2 gathers all weights in a microbatch: once, or again for backward."""

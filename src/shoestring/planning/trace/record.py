@@ -28,8 +28,8 @@ Part = Literal[
 """The use of a storage. Activations are created in forward and still alive when backward starts (including autocast's
 copies of weights); reserve space is the equivalent of a fused recurrent layer, with a modeled size; the KV cache holds
 what a rollout passes from one step to the next; buckets, gathered weights and all-gather and reduce-scatter buffers
-exist only with several GPUs (`planning/trace/sharding.py`); loading copies are weights before they have their final
-type; temporaries are all others."""
+exist only with several GPUs (`planning/trace/simulated_place.py`); loading copies are weights before they have their
+final type; temporaries are all others."""
 
 PhaseName = Literal["model", "generation", "forward", "backward", "exchange", "optimizer", "end"]
 

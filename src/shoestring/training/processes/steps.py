@@ -25,7 +25,10 @@ Step = Callable[Concatenate[Owner, P], T]
 
 
 def agreed(step: Step[Owner, P, T]) -> Step[Owner, P, T | Failure]:
-    """Let all processes take the step, and go on when all have: an error, a stop or a Failure of one is one of all."""
+    """Let all processes take the step, and go on when all have: an error, a stop or out-of-memory of one is one of all.
+
+    A Failure that the step itself returns is not agreed on.
+    """
     return _decorated(step, lambda processes, act: processes.call(act))
 
 

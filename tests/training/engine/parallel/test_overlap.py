@@ -1,5 +1,6 @@
 """Gradients that are exchanged during backward: the bits of an exchange after it, and failures within it."""
 
+import copy
 import hashlib
 import os
 from functools import partial
@@ -45,6 +46,20 @@ class Network(nn.Module):
             hidden.register_hook(lambda _: self.at_block())
         hidden = hidden * (1 + (tokens == 3).float()[:, None] * self.sometimes) if 3 in tokens else hidden
         return self.head(torch.relu(hidden * self.wide.float()))
+
+
+class WithOwnBackward(Network):
+    """Computes the gradient of one layer in the forward, which the backward of the loss does not reach."""
+
+    def __init__(self):
+        super().__init__()
+        self.own = nn.Linear(9, 9)
+
+    def forward(self, tokens):
+        output = super().forward(tokens)
+        if output.requires_grad:
+            self.own(output.detach()).square().mean().backward()
+        return output
 
 
 def weighted_loss(model, tokens, stage=None):
@@ -100,6 +115,7 @@ CASES = {
     "clipped": {"clip": 0.1, "shards": 8},
     "fp16": {"precision": "fp16"},
     "zero1": {"zero1": True},
+    "own backward": {"model": WithOwnBackward},
     "stages": {"stages": ("first", "second", "first", "second", "first")},
 }
 
@@ -134,7 +150,12 @@ def train_cases(rank, size, folder, *, overlaps):
         for name, case in CASES.items():
             training = Training(rank, size, **case)
             for number in range(UPDATES):
-                assert isinstance(training.update(number), UpdateResult)
+                before = copy.deepcopy(dict(training.model.named_buffers()))
+                result = training.update(number)
+                if isinstance(result, RepeatedUpdate):  # the layer's gradient is complete before its factor is known
+                    training.model.load_state_dict(before, strict=False)
+                    result = training.update(number)
+                assert isinstance(result, UpdateResult)
             (folder / f"{name}-{size}-{overlaps}-{rank}").write_text(training.digest())
         assert (started.during > 30) == overlaps and bool(started.after) == overlaps, vars(started)
 

@@ -33,6 +33,9 @@ ABSENT, PRESENT, NOT_FINAL = 0.0, 0.5, math.inf
 that the gradient changed after backward had accumulated it. Any other number is the gradient's place in the order of
 the last backward."""
 
+_STAGES = 16
+"""The stages whose messages are remembered; a recipe may have a new one in each update."""
+
 
 class Overlap:
     """Exchanges the gradients of `parameters` during backward."""
@@ -44,8 +47,11 @@ class Overlap:
         self._reports_by_stage: dict[Hashable, list[tuple[float, float]]] = {}
         """The smallest and the largest report of each gradient in the last update of each stage."""
         self._messages_by_stage: dict[Hashable, list[list[int]]] = {}
-        self._never_final: set[int] = set()
-        """The gradients that have once changed after backward had accumulated them."""
+        self._never_final = {
+            index for index, parameter in enumerate(parameters) if parameter.device.type != device.type
+        }
+        """The gradients that have once changed after backward had accumulated them, and those in host memory: another
+        thread computes them, and other collectives add them."""
         self._stage: Hashable = None
         self._is_watchable = False
         self._clear()
@@ -144,6 +150,9 @@ class Overlap:
         late = {index for index, (_, latest) in enumerate(reports) if latest == NOT_FINAL}
         self._never_final |= late
         if self._is_watchable and (late or self._reports_by_stage.get(self._stage) != reports):
+            if len(self._reports_by_stage) > _STAGES:
+                self._reports_by_stage.clear()
+                self._messages_by_stage.clear()
             self._reports_by_stage[self._stage] = reports
             members = [
                 index
@@ -162,14 +171,14 @@ class Overlap:
         """Backward has accumulated the gradient of a parameter."""
         if not self._is_watching:
             return
-        if self._reports[index] != ABSENT:
+        # A loss may call backward itself, before it is known by what gradients are multiplied, or clear a gradient.
+        if self._reports[index] != ABSENT or parameter.grad is None or not self._factor():
             self._reports[index] = NOT_FINAL
             return
         self._count += 1
         self._reports[index] = float(self._count)
         number = self._message_of.get(index)
         if number is None:
-            assert parameter.grad is not None
             self._versions[index] = parameter.grad._version
             return
         self._take(index, parameter)

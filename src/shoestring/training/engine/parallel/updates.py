@@ -153,6 +153,8 @@ class ShardedUpdates:
         def watching_last(
             shard: int, batches: Iterable[tuple[Any, int]], tree: Tree[Sums]
         ) -> Iterator[tuple[Any, int]]:
+            nonlocal expected
+            expected = 0.0  # until the loss of the shard's first microbatch is computed
             remaining = len(self._shards.deal(range(samples), shard))
             for batch in batches:
                 remaining -= batch[1]
@@ -267,7 +269,7 @@ class ShardedUpdates:
 
 def _stage(loss: LossFunction) -> Hashable:
     """Return the stage of the run, which a loss of `losses.loss_at` has among its keywords."""
-    return getattr(loss, "keywords", {}).get("stage")
+    return repr(getattr(loss, "keywords", {}).get("stage"))
 
 
 def _require_separate(model: nn.Module, ranks: Ranks) -> None:
