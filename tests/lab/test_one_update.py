@@ -60,9 +60,8 @@ IN_CI = ("checkpointing", "offload of parameters", "zero1", "zero3, checkpointin
 MASKS = r"transformers/masking_utils"
 """transformers reads the values of a mask, to leave out one that masks nothing; a trace has no values."""
 
-SCALAR_BYTES = 8
-"""Scalars that a trace has once or not at all: the scale of fp16 of a rank that may have no samples, and
-temporaries of deterministic `scatter_add_`."""
+SCALARS_OF_SCATTERING = 8
+"""The bytes of the scalars of deterministic `scatter_add_`, in the loss in chunks, which a trace does not have."""
 
 LISTS_OF_FSDP = 2048
 """The bytes of the lists of sizes that FSDP2's kernels copy to the GPU. Its hooks are not traced:
@@ -97,7 +96,8 @@ def test_the_trace_of_an_update_requests_what_the_engine_does(case, ask):
         records=True,
     )
     is_divided = settings.get("sharding") in ("zero2", "zero3")
-    least = LISTS_OF_FSDP if is_divided else SCALAR_BYTES
+    is_scattering = "loss_chunk" in model["options"]
+    least = LISTS_OF_FSDP if is_divided else SCALARS_OF_SCATTERING if is_scattering else 0
     on_gpu, traced = (
         [(size, origin) for size, origin in requests if size > least and not re.search(MASKS, origin)]
         for requests in ask(configuration)
