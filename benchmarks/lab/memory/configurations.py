@@ -32,6 +32,8 @@ class Configuration:
     """The length of the samples of the very first microbatch, as a share of that of all later ones."""
     records: bool = False
     """Whether answers contain the requests to the allocator, in order."""
+    lengths: tuple[tuple[int, ...], ...] = ()
+    """The tokens of the microbatches of each update, if they differ; at most those of `seq_len`."""
 
     @property
     def id(self) -> str:
@@ -64,7 +66,8 @@ class Configuration:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Configuration":
-        return cls(**{**values, "settings": Settings.from_json(values["settings"])})
+        lengths = tuple(map(tuple, values["lengths"]))
+        return cls(**{**values, "settings": Settings.from_json(values["settings"]), "lengths": lengths})
 
 
 MODELS: dict[str, tuple[int, dict[str, Any]]] = {

@@ -21,10 +21,14 @@ from benchmarks.lab.memory.measuring import MICROBATCHES, UPDATES, without_initi
 from benchmarks.lab.memory.serving import serve
 
 from shoestring.base.errors import ShoestringError
+from shoestring.base.settings import Settings
+from shoestring.hardware.catalog import Device
 from shoestring.hardware.targets import find as find_target
 from shoestring.planning.candidates import UNTRACED
+from shoestring.planning.estimate.lengths import VaryingLengths
 from shoestring.planning.estimate.memory import memory
 from shoestring.planning.trace import Tracer, child_process
+from shoestring.planning.varying_lengths import SHORTER, worst_order
 from shoestring.recipe.options import LoadedRecipe
 
 EFFECTIVE_BATCH = 64
@@ -54,7 +58,8 @@ class Estimator:
             trace = self._tracer.trace(traced, accumulate=MICROBATCHES, device=device, gpus=gpus)
         else:
             trace = self._tracer.trace_inference(traced, device, work="evaluation")
-        breakdown = memory(trace, device, allocator=settings.allocator, gpus=gpus)
+        varying = self._varying(configuration, traced, device) if configuration.lengths else None
+        breakdown = memory(trace, device, allocator=settings.allocator or "segments", gpus=gpus, varying=varying)
         answer = {
             "allocated": dataclasses.asdict(breakdown.allocated),
             "reserved": dataclasses.asdict(breakdown.reserved),
@@ -62,6 +67,16 @@ class Estimator:
             "parts": {part.name: part.bytes for part in breakdown.parts if part.name not in _OUTSIDE},
         }
         return answer | ({"requests": requested.estimated(trace, device, UPDATES)} if configuration.records else {})
+
+
+    def _varying(self, configuration: Configuration, settings: Settings, device: Device) -> VaryingLengths:
+        """Return the configuration's own lengths, in their order and in the worst one."""
+        assert self._tracer
+        longest = configuration.options["seq_len"]
+        shorter = round(longest * SHORTER)
+        trace = self._tracer.trace(settings, accumulate=MICROBATCHES, device=device, options={"seq_len": shorter})
+        likely = [[length / longest for length in lengths] for lengths in configuration.lengths]
+        return VaryingLengths(shorter=trace, share=shorter / longest, likely=likely, worst=worst_order(likely))
 
 
 def open_tracer(loaded: LoadedRecipe) -> Tracer:

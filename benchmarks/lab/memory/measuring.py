@@ -13,7 +13,7 @@ import socket
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
@@ -25,6 +25,7 @@ from benchmarks.lab.memory import requested
 from benchmarks.lab.memory.configurations import Configuration
 from benchmarks.lab.memory.serving import serve
 
+from shoestring.base.settings import Settings
 from shoestring.recipe.losses import clip_norm, losses_by_stage
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.techniques import nested
@@ -95,6 +96,15 @@ def _microbatches(
         yield to_device(batch, device, settings.memory_format), settings.micro_batch
 
 
+def _microbatches_of(
+    lengths: Sequence[int], loaded: LoadedRecipe, device: torch.device, settings: Settings
+) -> Iterator[tuple[Any, int]]:
+    assert settings.micro_batch
+    for length in lengths:
+        batch = loaded.replace(seq_len=length).recipe.batch(settings.micro_batch)
+        yield to_device(batch, device, settings.memory_format), settings.micro_batch
+
+
 def _shortened(tensor: torch.Tensor, *, share: float) -> torch.Tensor:
     """Return a share of the positions of a tensor of (samples, positions); others as they are."""
     return tensor[:, : round(tensor.shape[1] * share)] if tensor.ndim == 2 else tensor
@@ -114,6 +124,14 @@ def _make_updates(
         "clip_norm": clip_norm(loaded.parts, loss),
         "run": state.cuda_graphs,
     }
+    if configuration.lengths:
+        for number, lengths in enumerate(configuration.lengths):
+            samples = len(lengths) * (settings.micro_batch or 1)
+            batches = _microbatches_of(lengths, loaded, device, settings)
+            result = updates.update(loss, number, [(shards.own[0], batches)], **{**arguments, "samples": samples})
+            if not getattr(result, "stepped", False):
+                raise RuntimeError(f"update {number} made no step: {result}")
+        return
     for number in range(UPDATES):
         share = 1.0 if number else configuration.first_share
         batches = _microbatches(configuration, loaded, device, MICROBATCHES * len(shards.own), first_share=share)

@@ -78,7 +78,9 @@ def limit_text(limit: Limit) -> str:
 
 def notable_settings(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Return microbatch and precision, and what else decides memory where it is not the default."""
-    plain = Settings(checkpointing="no", memory_format="contiguous", gpus=1, sharding="ddp").json()
+    plain = Settings(
+        checkpointing="no", memory_format="contiguous", allocator="segments", gpus=1, sharding="ddp"
+    ).json()
     plain["logical_shards"] = settings.get("gpus") or 1
     shared = ("gpus", "sharding", "logical_shards")
     names = (*shared, "checkpointing", "optimizer_kernel", "memory_format", "offload", "allocator", "cudnn_benchmark")

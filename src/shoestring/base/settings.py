@@ -66,10 +66,11 @@ class Settings:
         "predicts to be faster; only recipes with packed_batch()",
     ] = "auto"
     allocator: Annotated[
-        Literal["segments", "expandable"],
+        Literal["segments", "expandable"] | None,
         "torch's CUDA allocator with its default segments or with expandable_segments",
-    ] = "segments"
-    """Expandable segments fragment less."""
+    ] = None
+    """Expandable segments fragment less. By default a plan for a GPU has them where samples of different lengths would
+    leave many blocks that no later one fits."""
     compile: Annotated[
         Literal["no", "yes", "graphs"],
         "yes: compile the model's blocks with torch.compile; graphs: run each microbatch as a CUDA graph",

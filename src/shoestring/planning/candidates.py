@@ -12,6 +12,7 @@ from shoestring.hardware.catalog import Device, Target
 from shoestring.hardware.cpu_rates import NOMINAL
 from shoestring.planning.estimate.calibration import Calibration
 from shoestring.planning.estimate.exchange import GATHERS
+from shoestring.planning.estimate.lengths import VaryingLengths
 from shoestring.planning.estimate.memory import Breakdown, memory
 from shoestring.planning.estimate.time import Seconds, update_seconds
 from shoestring.planning.length_work import PROPORTIONAL, LengthWork, find_length_work
@@ -206,21 +207,32 @@ def candidate(
 
     The GPUs divide the effective batch. `options` are the options in which `loaded` differs from the tracer's recipe.
     """
+    trace = trace_settings(tracer, loaded, target, settings, options)
+    return priced(trace, loaded, target, settings, calibration=calibration, length_work=length_work)
+
+
+def trace_settings(
+    tracer: Tracer,
+    loaded: LoadedRecipe,
+    target: Target,
+    settings: Settings,
+    options: Mapping[str, Any] | None = None,
+) -> Trace:
+    """Return the trace of settings as `candidate` does."""
     assert settings.micro_batch is not None and settings.precision is not None
-    gpus, share = gpus_of(settings), rows_per_shard(loaded, tracer.facts, settings)
+    share = rows_per_shard(loaded, tracer.facts, settings)
     microbatches = -(-share // settings.micro_batch)
     # Microbatches are as equal as possible, so the largest may be smaller than the setting allows.
     traced = settings.replace(micro_batch=-(-share // microbatches), **UNTRACED)
     if settings.sharding in GATHERS:  # FSDP2 adds the gradients of all shards to the same ones
         microbatches *= shards_per_gpu(settings)
-    trace = tracer.trace(
+    return tracer.trace(
         traced,
         accumulate=microbatches,
         device=target.device,
-        gpus=gpus,
+        gpus=gpus_of(settings),
         options=options,
     )
-    return priced(trace, loaded, target, settings, calibration=calibration, length_work=length_work)
 
 
 def priced(
@@ -237,19 +249,27 @@ def priced(
     return Candidate(
         settings=settings,
         trace=trace,
-        memory=memory(
-            trace,
-            target.device,
-            allocator=settings.allocator,
-            gpus=gpus_of(settings),
-            cudnn_benchmark=uses_cudnn_benchmark(settings, loaded.parts),
-        ),
+        memory=memory_of(trace, loaded, target, settings),
         time=seconds_of(trace, target.device, loaded, settings, calibration=calibration, length_work=length_work),
         nominal_time=seconds_of(
             trace, nominal_device, loaded, settings, calibration=calibration, length_work=length_work
         )
         if nominal_device is not target.device
         else None,
+    )
+
+
+def memory_of(
+    trace: Trace, loaded: LoadedRecipe, target: Target, settings: Settings, varying: VaryingLengths | None = None
+) -> Breakdown:
+    """Estimate the memory of settings that have this trace, for microbatches of `varying` lengths or of one."""
+    return memory(
+        trace,
+        target.device,
+        allocator=settings.allocator or "segments",
+        gpus=gpus_of(settings),
+        cudnn_benchmark=uses_cudnn_benchmark(settings, loaded.parts),
+        varying=varying,
     )
 
 

@@ -17,6 +17,7 @@ from shoestring.planning.shares import samples_per_shard
 from shoestring.planning.trace import Tracer
 from shoestring.planning.trace.record import Facts
 from shoestring.planning.untraced import hinting_at_training
+from shoestring.planning.varying_lengths import with_lengths
 from shoestring.planning.weight_type import precision_of_frozen_weights, with_weight_type
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.whole_batch import require_whole_batch
@@ -85,7 +86,7 @@ def make_estimate(loaded: LoadedRecipe, target: Target, requested: Settings) -> 
     if requested.micro_batch and requested.micro_batch > samples_per_shard(loaded.effective_batch, divided):
         loaded = loaded.replace(effective_batch=requested.micro_batch * (divided.logical_shards or 1))
     with collection_paused(), hinting_at_training(loaded), Tracer(loaded) as tracer:
-        traced = candidate(tracer, loaded, target, settings)
+        traced = with_lengths(tracer, loaded, target, candidate(tracer, loaded, target, settings))
         facts = tracer.facts.with_bounds(traced.trace.bounds)
     return Estimate(
         recipe=loaded.name,

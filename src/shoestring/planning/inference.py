@@ -138,6 +138,11 @@ def _plan(tracer: Tracer, loaded: LoadedRecipe, target: Target, settings: Settin
         target=target,
         settings=settings,
         facts=tracer.facts.with_bounds(trace.bounds),
-        memory=memory(trace, target.device, allocator=settings.allocator, cudnn_benchmark=settings.cudnn_benchmark),
+        memory=memory(
+            trace,
+            target.device,
+            allocator=settings.allocator or "segments",
+            cudnn_benchmark=settings.cudnn_benchmark,
+        ),
         inputs_per_second=settings.micro_batch / seconds.value if seconds and seconds.value else None,
     )

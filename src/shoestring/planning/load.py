@@ -62,6 +62,27 @@ def rows_per_shard(loaded: LoadedRecipe, facts: Facts, settings: Settings) -> in
     return _most_rows(facts.sample_lengths, capacity, samples)
 
 
+def microbatch_lengths(loaded: LoadedRecipe, facts: Facts, settings: Settings, micro_batch: int) -> list[list[float]]:
+    """Return the lengths to which the microbatches of a logical shard are padded in some updates, as shares of the
+    largest length; none without `capacity`, and for unknown lengths.
+    """
+    capacity, lengths = loaded.parts.data.capacity, facts.sample_lengths
+    if capacity is None or not lengths:
+        return []
+    samples = samples_per_shard(loaded.effective_batch, settings)
+    if loaded.parts.learning.trainer is not None:  # a library's loader pads whatever samples come together
+        draw = random.Random(0)
+        shards = [[min(length, capacity) for length in draw.choices(lengths, k=samples)] for _ in range(_UPDATES)]
+    else:
+        shards = [list(update) for update in _updates(lengths, capacity, samples)]
+        if is_packed(settings):
+            shards = [_rows(shard, capacity) for shard in shards]
+    # An epoch has the longest of the samples too.
+    middle = shards[len(shards) // 2]
+    middle[middle.index(max(middle))] = min(max(lengths), capacity)
+    return [[max(part) / capacity for part in split(shard, micro_batch)] for shard in shards]
+
+
 @lru_cache(maxsize=1024)
 def _load(
     lengths: tuple[float, ...], capacity: float, samples: int, micro_batch: int, packed: bool, length_work: LengthWork

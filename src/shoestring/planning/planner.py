@@ -35,6 +35,7 @@ from shoestring.planning.times import planned_time
 from shoestring.planning.trace import StoredTraces, Tracer
 from shoestring.planning.trace.record import Facts
 from shoestring.planning.untraced import hinting_at_training
+from shoestring.planning.varying_lengths import choose_allocator
 from shoestring.planning.weight_type import with_weight_type
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.requirements import required_extras
@@ -89,7 +90,7 @@ def plan_with(
         Candidates(tracer, loaded, target, calibration) as candidates,
     ):
         facts = tracer.facts
-        ranked = search(candidates, requested)
+        ranked, allocator_reasons = choose_allocator(tracer, loaded, target, search(candidates, requested), requested)
         counts = Counts.from_recipe(loaded, facts.samples)
         disk_of = partial(
             planned_disk, target=target, adapters=bool(loaded.options.get("lora_r")), epochs=counts.epochs
@@ -160,6 +161,7 @@ def plan_with(
         ),
         reasons=(
             *reasons(ranked, loaded, target, requested, facts, bounds),
+            *allocator_reasons,
             *disk_reason(chosen, requested, disk_of),
             *memory_format_reasons(ranked, requested, candidates.channels_last_error),
             *calibration_reason(calibration, target),

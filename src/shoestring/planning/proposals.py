@@ -196,7 +196,7 @@ def _propose_settings(candidates: Candidates, chosen: Candidate, budget: _Budget
     if candidates.target.device.kind == "cpu":
         return
     changes: list[tuple[str, dict[str, Any], str]] = []
-    if chosen.settings.allocator == "segments":
+    if chosen.settings.allocator != "expandable":
         changes.append(("expandable memory segments", {"allocator": "expandable"}, ""))
     states = sum(part.bytes for part in chosen.memory.parts if part.name == "optimizer states")
     if (

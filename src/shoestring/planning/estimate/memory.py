@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from shoestring.hardware.catalog import NCCL_BYTES, NCCL_SOURCE, Device
+from shoestring.planning.estimate.lengths import VaryingLengths, VaryingRequests
 from shoestring.planning.estimate.replay import Kind, Usage, replay_limited, replay_unlimited, replay_within
 from shoestring.planning.estimate.requests import (
     BATCH_PARTS,
@@ -138,10 +139,12 @@ def memory(
     gpus: int = 1,
     cudnn_benchmark: bool = False,
     deterministic: bool = True,
+    varying: VaryingLengths | None = None,
 ) -> Breakdown:
     """Estimate the peak memory of the traced updates on `device`, one of `gpus`.
 
     `deterministic`: cuBLAS has the workspaces that training sets for reproducible bits, otherwise those of torch.
+    `varying`: the microbatches have these lengths, of which the trace has the largest.
 
     Processes on a CPU share its memory in equal parts. The range on a GPU covers possible differences from the
     simulation:
@@ -158,7 +161,9 @@ def memory(
     - Half of a fused recurrent layer's reserve space in both directions, since its size is modeled. The upper bound
       also has the workspace of a layer's backward pass.
     - With `cudnn_benchmark` cuDNN tries every algorithm whose workspace fits: the upper bound adds the operands of the
-      largest convolution once more, an assumption.
+      largest convolution once more, an assumption. It skips those that do not fit, so a run fits without them.
+    - With `varying` lengths of the microbatches, blocks of one length do not fit the next: reserved memory is that of
+      the lengths in their likely order, and the upper bound that of the worst.
     - The CUDA context, which grows as kernels load.
 
     A run fits if replays within the device's memory fit, for each possible first batch and with the workspaces of
@@ -172,7 +177,19 @@ def memory(
     if device.compute_capability is None:
         return _estimate_cpu(trace, device.memory_bytes // gpus)
     outside = {CONTEXT: device.context_bytes, NCCL: NCCL_BYTES if gpus > 1 else (0, 0, 0)}
-    return _estimate_gpu(accumulate_in_place(trace), device, allocator, outside, cudnn_benchmark, deterministic)
+    in_place = accumulate_in_place(trace)
+    lengths = varying and _varying_requests(in_place, varying, device, deterministic)
+    return _estimate_gpu(in_place, device, allocator, outside, cudnn_benchmark, deterministic, lengths)
+
+
+def _varying_requests(
+    trace: Trace, varying: VaryingLengths, device: Device, deterministic: bool
+) -> tuple[VaryingRequests, VaryingLengths]:
+    """Return the requests of microbatches of any length. Raises ValueError as `VaryingRequests` does."""
+    longer, shorter = (
+        requests(each, device, deterministic=deterministic) for each in (trace, accumulate_in_place(varying.shorter))
+    )
+    return VaryingRequests(longer, shorter, varying.share), varying
 
 
 def _estimate_gpu(
@@ -182,6 +199,7 @@ def _estimate_gpu(
     outside: dict[str, tuple[int, int, int]],
     cudnn_benchmark: bool,
     deterministic: bool,
+    lengths: tuple[VaryingRequests, VaryingLengths] | None,
 ) -> Breakdown:
     context_low, context, context_high = (sum(column) for column in zip(*outside.values(), strict=True))
     capacity = device.memory_bytes
@@ -196,18 +214,25 @@ def _estimate_gpu(
     usages = {
         share: replay_within(limits, requests_by_share[share], kind, unlimited_usages[share]) for share in first_shares
     }
-    usage = usages[1.0]
-    live = usage.live
     reserved = _weighted_median({share: usages[share].reserved for share in first_shares}, first_shares)
+    usage = usages[1.0]
+    if lengths:
+        likely, worst = (list(lengths[0].of(updates)) for updates in (lengths[1].likely, lengths[1].worst))
+        unlimited_worst = replay_unlimited(worst, kind)
+        usage = replay_within(limits, likely, kind, replay_unlimited(likely, kind))
+        reserved = usage.reserved
+    live = usage.live
+    longest = usages[1.0].live.total()
 
-    unknown_workspaces = round(live.total() * _UNKNOWN_WORKSPACES_SHARE)
-    workspaces = unknown_workspaces + (_largest_convolution(trace) if cudnn_benchmark else 0)
+    workspaces = round(longest * _UNKNOWN_WORKSPACES_SHARE)
+    # cuDNN skips an algorithm whose workspace does not fit, so this never decides whether a run fits.
+    benchmarked = _largest_convolution(trace) if cudnn_benchmark else 0
     largest_tensor = max((storage.bytes for storage in trace.storages if storage.part in BATCH_PARTS), default=0)
     reserve_uncertainty = round(live["reserve space"] * _RESERVE_UNCERTAINTY)
     unknown_bytes = workspaces + reserve_uncertainty + _RECURRENT_WORKSPACE * _largest_reserve_space(trace)
-    uncertainty = workspaces + largest_tensor + reserve_uncertainty
-    high = max(usage.reserved for usage in unlimited_usages.values()) + largest_tensor + unknown_bytes
-    allocated_high = live.total() + unknown_bytes
+    uncertainty = workspaces + benchmarked + largest_tensor + reserve_uncertainty
+    high = max(usage.reserved for usage in unlimited_usages.values()) + largest_tensor + unknown_bytes + benchmarked
+    allocated_high = longest + unknown_bytes + benchmarked
     if with_workspaces := _usage_with_workspaces(
         trace, device, kind, capacity - context_low, uncertainty, deterministic
     ):
@@ -218,16 +243,19 @@ def _estimate_gpu(
         usages[share].reserved <= capacity - context
         and replay_within((limit,), requests_by_share[share], kind, unlimited_usages[share]).reserved <= limit
         for share in first_shares
-    ) and _fits_with_workspaces(repeated, device, kind, limit, usage.reserved, deterministic)
+    ) and _fits_with_workspaces(repeated, device, kind, limit, usages[1.0].reserved, deterministic)
+    if lengths:
+        high = max(high, unlimited_worst.reserved + unknown_bytes)
+        fits = fits and replay_within((limit,), worst, kind, unlimited_worst).reserved <= limit
     if not fits:
         high = max(high, capacity - context_high + 1)
     allocated_range = Range(
-        max(0, usage.requested - workspaces - reserve_uncertainty),
+        max(0, usage.requested - workspaces - benchmarked - reserve_uncertainty),
         live.total(),
         allocated_high,
     )
     reserved_range = Range(
-        max(allocated_range.low, min(usage.reserved for usage in usages.values()) - uncertainty),
+        max(allocated_range.low, min(reserved, *(usage.reserved for usage in usages.values())) - uncertainty),
         reserved,
         max(reserved, min(high, capacity - context_low) if fits else high),
     )

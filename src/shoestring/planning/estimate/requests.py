@@ -34,7 +34,10 @@ _REPEATED_UPDATES = 2
 
 
 class Request(NamedTuple):
-    """A request for bytes (None: to free them), identified by a key, for a part."""
+    """A request for bytes (None: to free them), identified by a key, for a part.
+
+    The beginning of a phase is in the list too, as a key that frees nothing.
+    """
 
     key: object
     part: str
@@ -76,6 +79,7 @@ def requests(
         elif isinstance(event, Free):
             result.append(Request(event.storage, storages[event.storage].part, None))
         elif isinstance(event, Phase):
+            result.append(Request(event, "", None))
             if loads and event.name != "model":
                 result.append(Request(END_OF_LOADING, "", None))
             loads = event.name == "model"
