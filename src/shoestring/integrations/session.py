@@ -11,6 +11,7 @@ from shoestring.integrations.agreement import Agreement
 from shoestring.integrations.private_parts import loss_since_log
 from shoestring.integrations.state import LibraryState
 from shoestring.training import steps
+from shoestring.training.engine.memory import UnusedMemoryWatch
 from shoestring.training.monitor.host_memory import host_memory
 from shoestring.training.monitor.sampling import sample
 from shoestring.training.processes.one_process import Processes
@@ -80,6 +81,7 @@ class LogReports:
         self._updates = self._logged_update = 0
         self._reported_loss = 0.0
         self._since = self._paused_at = time.monotonic()
+        self._unused_memory = UnusedMemoryWatch('surviving(..., allocator="expandable")')
 
     def begin(self, trainer: Any) -> None:
         """Start to report a trainer that continues after its present number of updates."""
@@ -166,4 +168,8 @@ class LogReports:
             **memory.gpu_facts(),
             **host_memory().usage(),
         )
+        if message := self._unused_memory.observe(
+            memory.gpu_peak_allocated_bytes, memory.gpu_peak_reserved_bytes, memory.gpu_total_bytes or 0
+        ):
+            session.record.note(message)
         self._updates, self._since = state.global_step, reported_at

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from shoestring.base.errors import UsageError
 from shoestring.base.packages.quiet import quiet_bitsandbytes
@@ -46,7 +46,7 @@ from shoestring.integrations.splitting import make_splitting_class
 from shoestring.integrations.state import LibraryState
 from shoestring.recipe.parts import Parts
 from shoestring.remote.backup.processes import copying, require_elsewhere, restoring
-from shoestring.techniques import checkpointing, offload
+from shoestring.techniques import checkpointing, expandable_segments, offload
 from shoestring.techniques.fallbacks import Sizes
 from shoestring.training.checkpoint.divided import whole
 from shoestring.training.checkpoint.trained import frozen_digest
@@ -141,6 +141,7 @@ def surviving(
     disk_bytes: int | None = None,
     save_every_seconds: float | None = None,
     keep_checkpoints: int = 2,
+    allocator: Literal["segments", "expandable"] = "segments",
     allow_inexact: bool = False,
     exit_when_paused: bool = True,
     backup: Path | str | None = None,
@@ -151,7 +152,9 @@ def surviving(
     Its value is called with the class of a trainer of transformers or TRL and returns a class that resumes: the first
     `train()` of a trainer of this class continues the run in `run`, or begins it. A checkpoint is saved at least every
     `save_every_seconds` (by default 600, or less if saving is cheap), the newest `keep_checkpoints` (at least 2) are
-    kept, and the run's directory takes at most `disk_bytes`. A run continues with the same hardware, versions and
+    kept, and the run's directory takes at most `disk_bytes`. With `allocator="expandable"` CUDA's allocator has
+    expandable segments, in which samples of different lengths leave no blocks that later ones do not fit; a note
+    recommends it where they do. A run continues with the same hardware, versions and
     arguments bit for bit, and with others only if `allow_inexact`. None means no limit.
 
     Each checkpoint is copied to the folder or URL `backup` in the background, and the end of the context waits for the
@@ -167,8 +170,10 @@ def surviving(
     `from_url` has copies of another run. Raises RunError if no copy in `from_url` can be restored.
     """
     quiet_bitsandbytes()
+    if allocator == "expandable":
+        expandable_segments.enable()
     directory = RunDirectory(Path(run))
-    settings = Settings(save_every_seconds=save_every_seconds, keep_checkpoints=keep_checkpoints)
+    settings = Settings(save_every_seconds=save_every_seconds, keep_checkpoints=keep_checkpoints, allocator=allocator)
     with joined() as group, session(limit_seconds) as stop, ExitStack() as contexts:
         processes = choose_processes(group, settings)
         try:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shoestring.base.errors import RunError
 from shoestring.training.data.loading import Loader
-from shoestring.training.engine.memory import RetriesWatch, alloc_retries, retry_with_freed_memory
+from shoestring.training.engine.memory import RetriesWatch, UnusedMemoryWatch, alloc_retries, retry_with_freed_memory
 from shoestring.training.engine.parallel.timing import RankTimes
 from shoestring.training.engine.update import UpdateResult
 from shoestring.training.monitor.events import Events, NoEvents
@@ -69,6 +69,7 @@ class Meter:
         self._window = _Window(clock())
         self._consecutive_non_finite = 0
         self._retries = RetriesWatch()
+        self._unused_memory = UnusedMemoryWatch("--set allocator=expandable")
 
     def add(self, result: UpdateResult, *, update: int, epoch: int, samples: int, learning_rate: float) -> None:
         """Add the `result` of update number `update` (from 1), in epoch number `epoch` (from 1)."""
@@ -120,7 +121,10 @@ class Meter:
             **self._loader_facts(),
             **(as_facts(self._times.take()) if self._times else {}),
         )
-        if message := self._retries.observe(alloc_retries()):
+        unused = self._unused_memory.observe(
+            memory.gpu_peak_allocated_bytes, memory.gpu_peak_reserved_bytes, memory.gpu_total_bytes or 0
+        )
+        for message in filter(None, (self._retries.observe(alloc_retries()), unused)):
             self._note(message)
 
     def _require_finite(self, losses: Tensor) -> None:

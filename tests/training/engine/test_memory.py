@@ -10,11 +10,13 @@ from torch._dynamo.exc import BackendCompilerFailed
 from torch._utils import ExceptionWrapper
 
 from shoestring.base.errors import RunError
+from shoestring.base.units import GIB
 from shoestring.training.engine.memory import (
     Failure,
     HalfDoneError,
     NoMemoryError,
     RetriesWatch,
+    UnusedMemoryWatch,
     catch_out_of_memory,
     explaining_out_of_memory,
     out_of_memory,
@@ -215,3 +217,15 @@ def test_allocator_retries_are_reported_tenfold():
     watch = RetriesWatch()
     reported = {count: bool(watch.observe(count)) for count in (0, 0, 1, 2, 9, 10, 11, 99, 250, 999, 1000)}
     assert [count for count, is_reported in reported.items() if is_reported] == [1, 10, 250, 1000]
+
+
+def test_unused_memory_is_reported_once_if_it_is_much_of_the_device():
+    watch = UnusedMemoryWatch("allocator=expandable")
+    assert watch.observe(None, None, 0) is None  # no GPU
+    assert watch.observe(2 * GIB, 6 * GIB, 16 * GIB) is None  # little of the device
+    assert watch.observe(9 * GIB, 10 * GIB, 16 * GIB) is None  # tensors take nearly all
+    message = watch.observe(3 * GIB, 8 * GIB, 16 * GIB)
+    assert (
+        message and "8.00 GiB of 16.00 GiB" in message and "3.00 GiB" in message and "allocator=expandable" in message
+    )
+    assert watch.observe(3 * GIB, 9 * GIB, 16 * GIB) is None

@@ -41,8 +41,9 @@ class _Segment:
     """The requests of one microbatch, or of what an update has after its microbatches."""
 
     requests: list[Request] = field(default_factory=list)
-    successors: dict[object, object] = field(default_factory=dict)
-    """What it frees in place of what the segment before it in the trace has left, if it follows on another one."""
+    inherited: dict[object, list[object]] = field(default_factory=dict)
+    """What it frees without having allocated it, each with what it frees instead if it follows on another segment than
+    in the trace."""
 
 
 class VaryingRequests:
@@ -62,6 +63,11 @@ class VaryingRequests:
         serial = 0
         current: dict[object, tuple[object, int]] = {}
         for segment, length in self._in_order(updates):
+            # Before the segment allocates: what it frees of others may have the key of what it allocates itself.
+            inherited = {
+                key: next((current.pop(other) for other in (key, *others) if other in current), None)
+                for key, others in segment.inherited.items()
+            }
             for request, size in zip(segment.requests, self._sizes(segment, length), strict=True):
                 if size is not None:
                     serial += 1
@@ -69,8 +75,8 @@ class VaryingRequests:
                     yield Request(current[request.key], request.part, size, request.stream)
                 elif not request.part:
                     yield request
-                elif (key := request.key) in current or (key := segment.successors.get(request.key)) in current:
-                    yield Request(current.pop(key), request.part, None)
+                elif instance := inherited.pop(request.key, None) or current.pop(request.key, None):
+                    yield Request(instance, request.part, None)
 
     def _in_order(self, updates: Updates) -> Iterator[tuple[_Segment, float]]:
         yield self._loading, 1.0
@@ -131,29 +137,38 @@ def _divide(all_requests: Sequence[Request]) -> tuple[_Segment, tuple[tuple[list
         raise ValueError("the trace has no second update")
     sizes = {request.key: request.bytes for request in all_requests if request.bytes is not None}
     for microbatches, step in updates:
-        whole = [request for segment in (*microbatches, step) for request in segment.requests]
-        microbatches[0].successors = _successors(microbatches[0], whole, sizes)
-        if len(microbatches) > 1:
-            microbatches[1].successors = _successors(microbatches[1], microbatches[1].requests, sizes)
-            step.successors = _successors(step, microbatches[0].requests, sizes)
+        of_one_microbatch = [[first[0], last] for first, last in ((microbatches, step), updates[0])]
+        microbatches[0].inherited = _inherited(microbatches[0], [[*microbatches, step], *of_one_microbatch], sizes)
+        for later in microbatches[1:]:
+            later.inherited = _inherited(later, [[later]], sizes)
+        step.inherited = _inherited(step, [[microbatches[0]]], sizes)
     return loading, updates
 
 
-def _successors(
-    segment: _Segment, predecessors: Sequence[Request], sizes: Mapping[object, int]
-) -> dict[object, object]:
-    """Return what the segment frees if it does not follow its predecessor in the trace: the storage of the same bytes
-    and part that is left of `predecessors`, in order of allocation.
+def _inherited(
+    segment: _Segment, predecessors: Sequence[Sequence[_Segment]], sizes: Mapping[object, int]
+) -> dict[object, list[object]]:
+    """Return what the segment frees of others; each with what it frees instead after each of the `predecessors`: the
+    storage of the same bytes and part that is left of them, in order of allocation.
     """
-    freed = {request.key for request in predecessors if request.bytes is None}
+    own = {request.key for request in segment.requests if request.bytes is not None}
+    keys = [request.key for request in segment.requests if request.bytes is None and request.part]
+    inherited: dict[object, list[object]] = {key: [] for key in keys if key not in own}
+    parts = {request.key: request.part for request in segment.requests}
+    for segments in predecessors:
+        left = _left(segments)
+        for key, others in inherited.items():
+            if candidates := left.get((parts[key], sizes[key])):
+                others.append(candidates.pop(0))
+    return inherited
+
+
+def _left(segments: Sequence[_Segment]) -> dict[tuple[str, int], list[object]]:
+    """Return the keys of what the segments allocate and do not free, by part and bytes."""
+    all_requests = [request for segment in segments for request in segment.requests]
+    freed = {request.key for request in all_requests if request.bytes is None}
     left: dict[tuple[str, int], list[object]] = defaultdict(list)
-    for request in predecessors:
+    for request in all_requests:
         if request.bytes is not None and request.key not in freed:
             left[request.part, request.bytes].append(request.key)
-    own = {request.key for request in segment.requests if request.bytes is not None}
-    successors: dict[object, object] = {}
-    for request in segment.requests:
-        frees_other = request.bytes is None and request.part and request.key not in own
-        if frees_other and (candidates := left.get((request.part, sizes[request.key]))):
-            successors[request.key] = candidates.pop(0)
-    return successors
+    return left

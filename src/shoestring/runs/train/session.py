@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from shoestring.hardware.catalog import Target
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.runs.train.starting import continue_run, import_training
 from shoestring.runs.train.supervised import session_seconds
-from shoestring.techniques.expandable_segments import expandable_segments
+from shoestring.techniques import expandable_segments
 from shoestring.training.run_directory.directory import RunDirectory
 from shoestring.training.session.deadline import Deadline
 from shoestring.training.session.signals import StopSignals
@@ -152,11 +151,9 @@ def reopen(
 
 def _enable_expandable_segments() -> None:
     """Make torch's CUDA allocator use expandable segments."""
-    variables = expandable_segments()
-    os.environ.update(variables)
-    if variables and "torch" in sys.modules:
-        ((name, value),) = variables.items()
+    if not expandable_segments.enable():
+        name = expandable_segments.VARIABLE
         write_messages(
             "torch was imported before allocator=expandable was set; if it has no effect, set "
-            f"{name}={value} in the environment"
+            f"{name}={os.environ[name]} in the environment"
         )

@@ -11,6 +11,7 @@ from typing import TypeVar
 import torch
 
 from shoestring.base.errors import RunError, ShoestringError
+from shoestring.base.units import bytes_text
 from shoestring.training.monitor.host_memory import describe_memory
 from shoestring.training.session.stop import SessionOver
 
@@ -196,6 +197,38 @@ class RetriesWatch:
             f"GPU memory is nearly full: the allocator has emptied its cache {retries} times so far to find space, "
             "which slows updates down; a smaller micro_batch would avoid it"
         )
+
+
+class UnusedMemoryWatch:
+    """Detects that CUDA's allocator reserves much memory in blocks that the next tensors do not fit.
+
+    It happens with microbatches whose samples differ in length, and grows during a run. It is reported once.
+    """
+
+    def __init__(self, remedy: str) -> None:
+        """`remedy` tells the user what to set for expandable segments."""
+        self._remedy, self._is_reported = remedy, False
+
+    def observe(self, allocated: int | None, reserved: int | None, capacity: int) -> str | None:
+        """Return the message for the peaks of allocated and reserved memory on a device of so many bytes; None for no
+        message.
+        """
+        if self._is_reported or not allocated or not reserved:
+            return None
+        if reserved < _UNUSED * allocated or reserved < _NOTICEABLE * capacity:
+            return None
+        self._is_reported = True
+        return (
+            f"GPU memory: {bytes_text(reserved)} of {bytes_text(capacity)} are reserved, though tensors take "
+            f"{bytes_text(allocated)} at most, because blocks for samples of one length do not fit those of another, "
+            f"and that can grow until no memory is left; {self._remedy} avoids it and changes no result"
+        )
+
+
+_UNUSED = 1.3
+"""Reserved over allocated memory from which on a note tells of it."""
+_NOTICEABLE = 0.5
+"""The share of the device's memory from which on it is worth a note."""
 
 
 def alloc_retries() -> int:

@@ -21,6 +21,8 @@ class Sample:
     """The maximum of allocated bytes since the process started or the peaks were last reset."""
     gpu_peak_reserved_bytes: int | None = None
     """The maximum of reserved bytes over the same period, which is the amount that had to fit."""
+    gpu_total_bytes: int | None = None
+    """The memory of the GPU."""
     gpu_utilisation: float | None = None
     """Share of the driver's last sampling period (a sixth of a second to a second) in which some kernel ran."""
     gpu_watts: float | None = None
@@ -53,6 +55,7 @@ def sample() -> Sample:
         gpu_reserved_bytes=torch.cuda.memory_reserved(),
         gpu_peak_allocated_bytes=torch.cuda.max_memory_allocated(),
         gpu_peak_reserved_bytes=torch.cuda.max_memory_reserved(),
+        gpu_total_bytes=torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory,
         gpu_utilisation=utilisation,
         gpu_watts=watts,
     )
