@@ -42,7 +42,7 @@ bridge; "?" where no report is known.
 These sources are those of most facts; the tables of sources list the others.
 
 - Memory marked "≈" is {memory}.
-- On cards whose error correction is on it is {ecc}.
+- With error correction it is {ecc}.
 - The compute capability is from {capability}.
 - The CUDA context (low, typical, high) is {context}.
 """
@@ -199,7 +199,7 @@ def _fact_name(device: Device, fact: str) -> str:
 def _sustained(device: Device) -> Iterator[str]:
     for rate in ("fp32_flops", "fp16_flops"):
         if rate in device.sustained:
-            yield f"{rate.removesuffix('_flops')} {device.sustained[rate] / 1e12:.3g}"
+            yield f"{rate.removesuffix('_flops')} {device.sustained[rate] / 1e12:,.4g}"
     if "bandwidth" in device.sustained:
         yield _gb_per_s(device.sustained["bandwidth"])
 

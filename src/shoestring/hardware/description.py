@@ -59,7 +59,9 @@ def _split(name: str) -> tuple[dict[str, str], list[str]]:
 
 def _target(texts: Mapping[str, str], values: Mapping[str, Any]) -> Target:
     capability = values.get("capability", _CAPABILITY)
-    half, fp32, bandwidth = values.get("tflops16"), values.get("tflops32"), values.get("bandwidth")
+    half: float | None = values.get("tflops16")
+    fp32: float | None = values.get("tflops32")
+    bandwidth: float | None = values.get("bandwidth")
     notes = []
     if "capability" not in values:
         notes.append("assumed: capability=8.6, that of a GeForce RTX 30, which has bf16 and FlashAttention")
@@ -70,12 +72,11 @@ def _target(texts: Mapping[str, str], values: Mapping[str, Any]) -> Target:
         notes.append("without tflops16 it counts as a GPU without tensor cores")
     if not fp32 or not bandwidth:
         notes.append("without tflops16 or tflops32, and bandwidth, only memory is predicted, no time")
-    has_bf16 = half and capability >= (8, 0)
-    rates = {
+    rates: dict[str, Any] = {
         "fp32_flops": fp32,
-        "tf32_flops": half / 2 if has_bf16 else None,
+        "tf32_flops": half / 2 if half and capability >= (8, 0) else None,
         "fp16_flops": half,
-        "bf16_flops": half if has_bf16 else None,
+        "bf16_flops": half if capability >= (8, 0) else None,
         "bandwidth": bandwidth,
     }
     memory = values["memory"]

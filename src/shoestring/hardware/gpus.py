@@ -31,7 +31,9 @@ MEMORY_RULE = (
     "assumed: the nominal size less 450 MiB and 0.7%, which is more than PyTorch lacks on any GPU of the catalogue for "
     "which there is a report"
 )
-ECC_RULE = f"{MEMORY_RULE}; less 1/16 before, which error correction takes, as on a T4, an A10 and an L4"
+ECC_RULE = (
+    "assumed as for other GPUs, of 15/16 of the nominal size: error correction takes the rest, as on a T4 and an L4"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,8 +132,8 @@ def gpus() -> Iterator[dict[str, Any]]:
 
 def _facts(row: Mapping[str, str]) -> dict[str, Any]:
     name, architecture = row["name"], _ARCHITECTURES[row["rule"]]
-    rates, rates_source = _rates(row, architecture)
-    published, publications = sustained(name, bf16=bool(rates["bf16_flops"]))
+    peak, peak_source = rates(row)
+    published, publications = sustained(name, bf16=bool(peak["bf16_flops"]))
     memory, memory_source = _memory(row)
     context, context_source = _context(row)
     has_peers, peers_source = (False, _GEFORCE_PEERS) if row["family"].startswith("GeForce") else (None, "")
@@ -145,7 +147,7 @@ def _facts(row: Mapping[str, str]) -> dict[str, Any]:
         "family": row["family"],
         "memory_bytes": memory,
         "compute_capability": _B300_CAPABILITY if name == "b300" else architecture.capability,
-        **rates,
+        **peak,
         "bandwidth": float(row["gb_s"]) * 1e9,
         "context_bytes": context,
         "notes": tuple(note for text in notes for note in text.split(" | ") if note),
@@ -161,23 +163,24 @@ def _facts(row: Mapping[str, str]) -> dict[str, Any]:
             "context_bytes": context_source,
             "multiprocessors": page,
             "pcie": page,
-            **{rate: rates_source for rate, value in rates.items() if value},
+            **{rate: peak_source for rate, value in peak.items() if value},
             **{f"sustained.{rate}": source for rate, source in publications.items()},
             **({} if has_peers is None else {"peer_access": peers_source}),
         },
     }
 
 
-def _rates(row: Mapping[str, str], architecture: _Architecture) -> tuple[dict[str, float | None], str]:
-    """Return the peak rates in FLOP/s by field, None where the GPU has no units, and their source."""
+def rates(row: Mapping[str, str]) -> tuple[dict[str, float | None], str]:
+    """Return the peak rates of a GPU in FLOP/s by field, None where it has no units, and their source."""
     if row["fp32"]:
         return {f"{name}_flops": float(row[name]) * 1e12 if row[name] else None for name in _NUMBERS}, row["rates"]
+    architecture = _ARCHITECTURES[row["rule"]]
     clocks = float(row["mhz"]) * 1e6 * int(row["sm"])
     bf16 = architecture.half if architecture.capability >= (8, 0) else 0
     per_clock = (architecture.fp32, architecture.tf32, architecture.half, bf16)
-    rates = {f"{name}_flops": count * clocks or None for name, count in zip(_NUMBERS, per_clock, strict=True)}
+    by_rule = {f"{name}_flops": count * clocks or None for name, count in zip(_NUMBERS, per_clock, strict=True)}
     counts = ", ".join(f"{count:,} in {name}" for name, count in zip(_NUMBERS, per_clock, strict=True) if count)
-    return rates, (
+    return by_rule, (
         f"{row['sm']} multiprocessors at {row['mhz']} MHz ({_address(row['rates'])}) and FLOPs per clock of each "
         f"({counts}) as by {architecture.source}"
     )

@@ -14,8 +14,8 @@ _WORD = re.compile(
 )
 """The words that people also write without a space or a dash between them; a letter before a number belongs to it."""
 _SAME = {"mobile": "laptop", "m": "laptop", "s": "super", "gib": "gb"}
-_MEANINGLESS = re.compile("gddr.*|hbm.*|gpu|graphics|card|desktop|generation|edition|nvidia")
-_OPTIONAL = frozenset("geforce quadro tesla jetson rtx gtx gb sxm pcie nvl ada blackwell".split())  # noqa: SIM905
+_MEANINGLESS = re.compile("gddr.*|hbm.*|gpu|graphics|card|desktop|generation|edition|nvidia|tesla")
+_OPTIONAL = frozenset("geforce quadro jetson rtx gtx gb sxm pcie nvl ada blackwell".split())  # noqa: SIM905
 """Words of a card's title that may be left out if the rest names one card."""
 
 _FEW = 8
@@ -79,7 +79,8 @@ def _words(text: str) -> frozenset[str]:
 
 
 def _all_words(device: Device) -> frozenset[str]:
-    return _words(device.title) | _words(device.name) | {_nominal(device), "gb"}
+    names = (device.title, device.name, *device.nvml_names)
+    return frozenset({_nominal(device), "gb"}).union(*map(_words, names))
 
 
 def _required(device: Device) -> frozenset[str]:

@@ -125,11 +125,15 @@ def find(name: str) -> Target:
         return _measured_target(name)
     if is_description(name):
         return parse_description(name)
-    target = known().get(name.lower()) or _cards(name, name, 1)
+    if target := known().get(name.lower()):
+        return target
+    if error := refusal(name):
+        raise error
+    target = _cards(name, name, 1)
     if target is None and (cards := split_count(name)):
         target = _cards(name, *cards)
     if target is None:
-        raise refusal(name) or _unknown(name)
+        raise _unknown(name)
     return target
 
 
