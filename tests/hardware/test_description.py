@@ -43,6 +43,8 @@ def test_memory_alone_has_no_rates() -> None:
         ("memory=10GiB,bandwidth=nan", "bandwidth=nan: expected a number"),
         ("memory=10GiB,count=3", "count=3: an update is divided among 1, 2, 4, 8 or 16 GPUs"),
         ("memory=10GiB,capability=8", "capability=8: expected CUDA's version"),
+        ("memory=10GiB,capability=86.0", "capability=86.0: expected CUDA's version"),
+        ("memory=" + "9" * 400 + "GiB", "more than any disk has"),
         ("memory=10GiB,name=", "name=: expected a name"),
         (
             "memory=10GiB,vram=3",

@@ -72,6 +72,7 @@ def test_several_cards_have_no_limits_but_their_own(name: str, target: str, gpus
         ("t4x0", "has 1, 2, 4, 8 or 16 GPUs, among which an update is divided, not 0", "--on t4x2"),
         ("t4x3", "not 3", "--on t4x2"),
         ("t4x17", "not 17", "--on t4x16"),
+        ("t4x" + "9" * 5000, "there is no target", "any GPU"),
         ("kaggle-t4x3", "no machine of Kaggle notebooks is called so", "kaggle-t4x2, kaggle-t4; t4x2 has no platform"),
         ("colab-t4x2", "no machine of Google Colab", "available with NVIDIA T4: colab-t4"),
         ("mi300x", "only NVIDIA GPUs are predicted; of AMD's accelerators what tensors take holds", "memory=24GiB"),

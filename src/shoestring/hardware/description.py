@@ -115,7 +115,7 @@ def _number(unit: float, largest: float, name: str) -> Callable[[str], float]:
 
 
 def _capability(text: str) -> tuple[int, int]:
-    if not re.fullmatch(r"\d{1,2}\.\d", text) or float(text) < 5:
+    if not re.fullmatch(r"\d{1,2}\.\d", text) or not 5 <= float(text) < 20:
         raise ValueError(
             "expected CUDA's version of the GPU's features, such as 8.6 (https://developer.nvidia.com/cuda-gpus)"
         )

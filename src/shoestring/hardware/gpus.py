@@ -110,6 +110,7 @@ _NVLINK = "NVLink connects them"
 _PEERS: Mapping[str, str] = {
     "v100": f"{_NVLINK}: https://github.com/ginkgo-project/ginkgo/issues/164",
     "v100-32": f"{_NVLINK}: https://github.com/ginkgo-project/ginkgo/issues/164",
+    "a10g": "NCCL connects them so: https://github.com/vllm-project/vllm/issues/5458",
     "l4": "https://github.com/NVIDIA/cuda-samples/issues/284; virtual machines may not pass it on, such as AWS's G6 "
     "(https://github.com/llm-d-incubation/llm-d-infra/pull/181)",
     "a100-40": f"{_NVLINK}: https://github.com/NVIDIA/nccl-tests/issues/100",

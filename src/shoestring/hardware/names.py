@@ -20,8 +20,8 @@ _OPTIONAL = frozenset("geforce quadro jetson rtx gtx gb sxm pcie nvl ada blackwe
 
 _FEW = 8
 
-_COUNT_AFTER = re.compile(r"(?P<name>.*\S)\s*[x×*]\s*(?P<count>\d+)", re.IGNORECASE)
-_COUNT_BEFORE = re.compile(r"(?P<count>\d+)\s*[x×*]\s*(?P<name>\S.*)", re.IGNORECASE)
+_COUNT_AFTER = re.compile(r"(?P<name>.*\S)\s*[x×*]\s*(?P<count>\d{1,6})", re.IGNORECASE)
+_COUNT_BEFORE = re.compile(r"(?P<count>\d{1,6})\s*[x×*]\s*(?P<name>\S.*)", re.IGNORECASE)
 
 _MAKERS = (
     (re.compile(r"(amd|radeon|instinct|rocm|mi\d{2,3}\w*|rx\d{3,4}\w*|gfx\d+\w*).*"), "AMD's"),
