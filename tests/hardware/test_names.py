@@ -52,6 +52,7 @@ def test_names_and_titles_of_the_catalogue_are_found(name: str) -> None:
         ("A10G x 4", "a10gx4", 4),
         ("2x T4", "t4x2", 2),
         ("8xH100", "h100x8", 8),
+        ("2x3090", "rtx3090x2", 2),
         ("a100-80x16", "a100-80x16", 16),
         ("gtx1660tix1", "gtx1660ti", 1),
     ],

@@ -42,10 +42,10 @@ def matching(name: str) -> list[Device]:
     return exact or [device for device in DEVICES.values() if _required(device) <= words <= _all_words(device)]
 
 
-def split_count(name: str) -> tuple[str, int] | None:
-    """Return the name of one card and the number of cards of `t4x2`, `rtx3090 x 2` or `2x T4`; None without one."""
-    match = _COUNT_AFTER.fullmatch(name) or _COUNT_BEFORE.fullmatch(name)
-    return (match["name"], int(match["count"])) if match else None
+def counts(name: str) -> list[tuple[str, int]]:
+    """Return what may be the name of one card and the number of cards, as in `t4x2`, `rtx3090 x 2` and `2x3090`."""
+    matches = (_COUNT_AFTER.fullmatch(name), _COUNT_BEFORE.fullmatch(name))
+    return [(match["name"], int(match["count"])) for match in matches if match]
 
 
 def similar(name: str) -> list[Device]:

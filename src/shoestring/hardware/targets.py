@@ -15,7 +15,7 @@ from shoestring.hardware.description import COUNTS, EXAMPLE, counts_text, is_des
 from shoestring.hardware.gpus import CONTEXT, CONTEXT_SOURCE
 from shoestring.hardware.measured import MeasuredRates
 from shoestring.hardware.measured_file import SUFFIX, read_measured
-from shoestring.hardware.names import listed, matching, other_maker, similar, split_count
+from shoestring.hardware.names import counts, listed, matching, other_maker, similar
 
 PROBED = {"local": "this machine", "cpu": "this machine's CPU, even if it has a GPU"}
 """The targets that `find` detects on this machine, which takes a moment; they are not in `known`."""
@@ -129,12 +129,10 @@ def find(name: str) -> Target:
         return target
     if error := refusal(name):
         raise error
-    target = _cards(name, name, 1)
-    if target is None and (cards := split_count(name)):
-        target = _cards(name, *cards)
-    if target is None:
-        raise _unknown(name)
-    return target
+    for card, count in ((name, 1), *counts(name)):
+        if target := _cards(name, card, count):
+            return target
+    raise _unknown(name)
 
 
 def _cards(name: str, card: str, count: int) -> Target | None:
