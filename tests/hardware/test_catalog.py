@@ -1,18 +1,22 @@
 """The catalogue: sources of all numbers, consistency of the facts, and the lookup of targets by name."""
 
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 
 from shoestring.base.errors import UsageError
-from shoestring.base.units import GIB, bytes_text
-from shoestring.hardware.catalog import DEVICES, PLATFORMS, Device
+from shoestring.base.units import GIB, MIB, bytes_text
+from shoestring.hardware import gpus
+from shoestring.hardware.catalog import DEVICES, PLATFORMS, Device, smallest_gpu
+from shoestring.hardware.sustained import measured_devices, sustained
+from shoestring.hardware.tables import read_table
 from shoestring.hardware.targets import PROBED, find, known, machines, with_machines
 
 RATES = ("fp32_flops", "tf32_flops", "fp16_flops", "bf16_flops")
-FACTS = ("memory_bytes", "compute_capability", "bandwidth", "context_bytes", *RATES)
+FACTS = ("memory_bytes", "compute_capability", "bandwidth", "context_bytes", "multiprocessors", "pcie", "peer_access")
 LIMITS = ("session_hours", "weekly_gpu_hours", "disk_bytes", "ram_bytes", "cores")
 
 all_devices = pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
@@ -20,7 +24,8 @@ all_devices = pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
 
 @all_devices
 def test_exactly_the_known_facts_have_sources(device: Device) -> None:
-    assert {fact for fact in FACTS if getattr(device, fact) is not None} == device.sources.keys()
+    known = {fact for fact in (*FACTS, *RATES) if getattr(device, fact) not in (None, "")}
+    assert known | {f"sustained.{rate}" for rate in device.sustained} == device.sources.keys()
 
 
 @pytest.mark.parametrize("platform", PLATFORMS.values(), ids=PLATFORMS)
@@ -32,7 +37,8 @@ def test_exactly_the_known_limits_have_sources(platform) -> None:
 @all_devices
 def test_capabilities_agree_with_the_rates(device: Device) -> None:
     tensor_cores, ampere = device.compute_capability >= (7, 0), device.compute_capability >= (8, 0)
-    assert (device.fp16_flops is not None) == tensor_cores
+    assert (device.fp16_flops is not None) == (tensor_cores and device.family != "GeForce GTX 16")
+    assert ("tensor cores" in "".join(device.lacks)) == (device.fp16_flops is None)
     assert (device.bf16_flops is not None) == (device.tf32_flops is not None) == ampere
     assert ("bf16" in device.precisions) == device.flash_attention == ampere
     assert ("bf16" in device.lacks) == (not ampere)
@@ -42,17 +48,75 @@ def test_capabilities_agree_with_the_rates(device: Device) -> None:
 def test_figures_are_plausible_in_their_units(device: Device) -> None:
     low, typical, high = device.context_bytes
     assert 100 * 2**20 < low <= typical <= high < 2**30
-    assert 7 * GIB < device.memory_bytes < 141 * GIB
-    assert 1e11 < device.bandwidth < 1e13
-    assert 1e12 < device.fp32_flops <= (device.fp16_flops or device.fp32_flops) < 1e15
+    assert 3 * GIB < device.memory_bytes < 270 * GIB
+    # GB/s for each multiprocessor: 4 by LPDDR5 and the largest chips on GDDR, 54 by the newest HBM.
+    assert 4 < device.bandwidth / 1e9 / device.multiprocessors < 55
+    assert 2e10 < device.fp32_flops / device.multiprocessors < 7e11
+    assert device.fp32_flops <= (device.fp16_flops or device.fp32_flops) < 3e15
+    assert re.fullmatch(r"[3-6]\.0 x(4|8|16)", device.pcie)
+
+
+@all_devices
+def test_published_rates_agree_with_peak_rates(device: Device) -> None:
+    """Without a power limit of its own a card runs faster than the clock of its data sheet, and never far slower."""
+    highest = 2 if "-laptop" in device.name else 1.25
+    for rate, flops in device.sustained.items():
+        if peak := getattr(device, rate):
+            assert 0.45 < flops / peak < highest, rate
+
+
+def test_published_rates_are_of_devices_in_the_catalogue() -> None:
+    assert measured_devices() <= DEVICES.keys()
+
+
+def test_publications_count_once_and_one_format_of_16_bits_speaks_for_both() -> None:
+    rates, sources = sustained("l4", bf16=True)
+    assert rates["bf16_flops"] == pytest.approx((91.4 + 70.89) / 2 * 1e12)
+    assert rates["fp16_flops"] == pytest.approx((91.4 + 68.83) / 2 * 1e12)
+    three = "github.com/zzc0721/torch-performance-test-data"
+    assert sources["fp32_flops"] == f"https://{three}" and "mag-/gpu_benchmark" in sources["fp16_flops"]
+    rates, _ = sustained("t4", bf16=False)
+    assert rates["fp32_flops"] == pytest.approx((4.17 + 4.43 + 4.35) / 3 * 1e12)
+    assert rates["bf16_flops"] < 3e12  # emulated: not the rate of fp16
 
 
 def test_memory_is_less_than_the_nominal_size() -> None:
-    nominal_gib = {"a100-40": 40, "a100-80": 80, "h100": 80, "rtx3060": 12, "rtx3090": 24, "rtx4060": 8, "rtx4090": 24}
-    nominal_gib |= {"t4": 16, "p100": 16, "v100": 16, "l4": 24, "a10": 24, "h200": 141, "rtxpro6000": 96}
-    assert nominal_gib.keys() == DEVICES.keys()
-    for name, size in nominal_gib.items():
-        assert 0.9 * size * GIB < DEVICES[name].memory_bytes < size * GIB
+    for row in read_table("gpus.csv"):
+        nominal, _, ecc = row["gib"].partition(" ")
+        memory = DEVICES[row["name"]].memory_bytes
+        assert 0.87 < memory / (float(nominal) * GIB) < 1, row["name"]
+        if (
+            row["mib"] and row["family"] != "Jetson"
+        ):  # the rule for GPUs without a report promises no more than those have
+            assert int(float(nominal) * 1024 * (15 / 16 if ecc else 1) * 0.993 - 450) * MIB <= memory, row["name"]
+
+
+@pytest.mark.parametrize(
+    ("name", "mhz"),
+    [
+        ("v100", 1530),
+        ("t4", 1590),
+        ("a100-40", 1410),
+        ("a10", 1695),
+        ("rtx3090", 1695),
+        ("l4", 2040),
+        ("rtx4090", 2520),
+    ],
+)
+def test_rules_of_architectures_give_the_rates_of_data_sheets(name: str, mhz: int) -> None:
+    row = next(row for row in read_table("gpus.csv") if row["name"] == name)
+    by_rule, _ = gpus.rates({**row, "mhz": str(mhz), "fp32": ""})
+    device = DEVICES[name]
+    for rate, flops in by_rule.items():
+        assert flops == (None if getattr(device, rate) is None else pytest.approx(getattr(device, rate), rel=0.02)), (
+            rate
+        )
+
+
+@all_devices
+def test_peers_are_known_or_not_with_a_source(device: Device) -> None:
+    assert device.peer_access is not True or not device.title.startswith("NVIDIA GeForce")
+    assert device.peer_access is False or not device.title.startswith("NVIDIA GeForce")
 
 
 def test_the_t4_of_kaggle() -> None:
@@ -64,9 +128,16 @@ def test_the_t4_of_kaggle() -> None:
     assert t4.context_bytes[1] == 140.875 * 2**20
 
 
-def test_driver_names_are_unique() -> None:
-    names = [name for device in DEVICES.values() for name in device.nvml_names]
-    assert len(names) == len(set(names))
+def test_driver_names_and_memory_tell_devices_apart() -> None:
+    """`probe` finds a device by both: there is an RTX 3060 with 12 GB and one with 8 GB."""
+    for device in DEVICES.values():
+        for other in DEVICES.values():
+            shares_name = set(device.nvml_names) & set(other.nvml_names)
+            assert other is device or not shares_name or abs(device.memory_bytes / other.memory_bytes - 1) > 0.11
+
+
+def test_titles_are_unique() -> None:
+    assert len({device.title for device in DEVICES.values()}) == len(DEVICES)
 
 
 def test_kaggle_pair_has_two_t4s_and_same_limits() -> None:
@@ -129,6 +200,14 @@ def test_what_is_not_a_target_is_an_error_with_what_to_take_instead(name: str, m
 
 def test_a_p100_is_a_target_without_a_platform() -> None:
     assert any("kernels" in note for note in DEVICES["p100"].notes)
+
+
+def test_the_smallest_sufficient_gpu_is_none_of_a_laptop() -> None:
+    laptop = DEVICES["rtx3080-laptop-16"]
+    assert smallest_gpu(laptop.memory_bytes).memory_bytes == laptop.memory_bytes
+    assert "Laptop" not in smallest_gpu(laptop.memory_bytes).title
+    assert smallest_gpu(3 * GIB).name == "gtx1650" and smallest_gpu(300 * GIB) is None
+    assert smallest_gpu(61 * GIB).family == "data center"
 
 
 def test_known_targets_do_not_include_this_machine() -> None:

@@ -164,6 +164,7 @@ def test_requested_division_stays(requested, layouts):
     ("requested", "effective_batch", "target", "parts", "message"),
     [
         ({"gpus": 4}, 64, "kaggle-t4x2", {}, "kaggle-t4x2 has 2 GPUs"),
+        ({"gpus": 4}, 64, "rtx3090x2", {}, "rtx3090x2 has 2 GPUs"),
         ({"gpus": 32}, 64, "cpu", {}, "at most 16 processes share a CPU"),
         ({"gpus": 2}, 1, "kaggle-t4x2", {}, "an update has only 1 sample"),
         ({"sharding": "zero1"}, 64, "kaggle-t4x2", {"trainer": print}, "trained by a library, whose optimizer makes"),

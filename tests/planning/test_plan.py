@@ -208,8 +208,9 @@ def test_long_run_has_a_pilot_of_about_an_hour():
     assert any(word.startswith("subset=") for word in words)
 
 
-def test_commands_have_the_limits_of_the_plan():
-    target = targets.find("colab-t4")
+@pytest.mark.parametrize("name", ["colab-t4", "rtx3090x2"])
+def test_commands_have_the_limits_of_the_plan(name):
+    target = targets.find(name)
     counts = Counts(samples={"train": 670}, per_epoch=3, total=150, epochs=50)
     for seconds, size, flags in (
         (None, None, []),
@@ -219,7 +220,7 @@ def test_commands_have_the_limits_of_the_plan():
         limited = targets.with_limits(target, session_seconds=seconds, disk_bytes=size)
         *_, run = phases(find("temporal"), Settings(), limited, counts=counts, work=HALF_A_SECOND)
         command = shlex.split(run.command)
-        assert command == ["shoestring", "train", "temporal", "--run", "runs/temporal", "--on", "colab-t4", *flags]
+        assert command == ["shoestring", "train", "temporal", "--run", "runs/temporal", "--on", name, *flags]
 
 
 def test_notebook_html_has_no_scripts(temporal):

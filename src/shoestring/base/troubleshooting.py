@@ -18,7 +18,8 @@ HEADINGS = {
     r"|^Kaggle's client cannot be loaded|^not installed: | is not installed( \(required: |$)"
     r"| is not installed\)?$|, which is not installed$|: it needs .* cannot be imported",
     # The command line
-    "there is no target of this name": r"^there is no target |^--on .*: (not a machine of|notebooks are)",
+    "there is no target of this name": r"^there is no target |^--on .*: "
+    r"(not a machine of|notebooks are|it fits |no machine of|a target has|only NVIDIA GPUs|not a description of a GPU)",
     "there is no recipe of this name": (
         r"^there is no (recipe|file) (?!.* in )|^hf: names no model| has no recipe| has \S+ recipes: "
     ),

@@ -40,7 +40,8 @@ On = Annotated[
     typer.Option(
         "--on",
         metavar="TARGET",
-        help="The machine to run on; `shoestring targets` lists them. Or a file of `shoestring check --measure`.",
+        help="The machine to run on; `shoestring targets` lists them. Also several cards (rtx3090x2), any other GPU "
+        "(memory=10GiB,tflops16=60,bandwidth=760), or a file of `shoestring check --measure`.",
         autocompletion=completion.target,
     ),
 ]

@@ -33,7 +33,7 @@ def plan(
             "--on",
             metavar="TARGET",
             help="The machine, by default local; repeat it to compare several, or kaggle for all that Kaggle has. "
-            "`shoestring targets` lists them.",
+            "`shoestring targets` lists them, and says how several cards and other GPUs are called.",
             autocompletion=completion.target_or_platform,
         ),
     ] = None,
