@@ -294,6 +294,12 @@ BENCHMARKS = (
         _LABORATORY,
     ),
     _benchmark(
+        "lab-lengths",
+        "How exact is predicted memory of samples that differ in length?",
+        "-m benchmarks.lab.memory.lengths --data DATA --json OUT",
+        _LABORATORY,
+    ),
+    _benchmark(
         "lab-decisions",
         "Do the microbatches that plans choose fit, and would the next ones?",
         "-m benchmarks.lab.memory.decisions --json OUT",

@@ -74,6 +74,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "lab_breaks": lab.breaks,
     "lab_out_of_memory": lab.out_of_memory,
     "lab_memory": lab.memory,
+    "lab_lengths": lab.lengths,
     "lab_worst": lab.worst,
     "lab_decisions": lab.decisions,
     "plans": claims.plans,

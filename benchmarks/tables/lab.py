@@ -13,6 +13,7 @@ COVERAGE = "lab-coverage"
 BREAKS = "lab-breaks"
 MEMORY = "lab-memory"
 DECISIONS = "lab-decisions"
+LENGTHS = "lab-lengths"
 
 
 def _scores() -> list[Score]:
@@ -49,6 +50,21 @@ def worst() -> str:
         errors = [f"{score.error(name):+.1%}" for name in ("allocated", "reserved")]
         rows.append([f"{score.measured['reserved'] / 2**20:,.0f}", *errors, score.id, reason(score.id)])
     return table(("reserved (MiB)", "allocated", "reserved", "configuration", "reason"), rows)
+
+
+def lengths() -> str:
+    """Return a row for each order of the lengths: the errors of reserved memory, and how much is reserved in vain."""
+    rows = [
+        [
+            order,
+            score["rows"],
+            *(percent(score[name], 1) for name in ("median error", "90th percentile", "worst", "held by the high end")),
+            *(f"{score[f'measured over allocated, {name}']:.2f}" for name in ("median", "worst")),
+        ]
+        for order, score in read_result(LENGTHS)["scores"].items()
+    ]
+    head = ("order", "n", "error: median", "90%", "worst", "high end holds", "reserved over allocated: median", "worst")
+    return table(head, rows)
 
 
 def decisions() -> str:

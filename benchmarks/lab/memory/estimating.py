@@ -68,7 +68,6 @@ class Estimator:
         }
         return answer | ({"requests": requested.estimated(trace, device, UPDATES)} if configuration.records else {})
 
-
     def _varying(self, configuration: Configuration, settings: Settings, device: Device) -> VaryingLengths:
         """Return the configuration's own lengths, in their order and in the worst one."""
         assert self._tracer

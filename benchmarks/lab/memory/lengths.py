@@ -40,7 +40,9 @@ ORDERS: dict[str, Callable[[list[int], random.Random], list[int]]] = {
     "random": lambda lengths, draw: draw.sample(lengths, len(lengths)),
     "ascending": lambda lengths, _: sorted(lengths),
     "descending": lambda lengths, _: sorted(lengths, reverse=True),
+    "engine's": lambda lengths, draw: _longest_first(draw.sample(lengths, len(lengths))),
 }
+"""The engine's order has the longest samples of each update first, and plans choose expandable segments for it."""
 
 _SYNTHETIC: dict[str, Callable[[random.Random], float]] = {
     **{
@@ -107,7 +109,14 @@ def _source_lines() -> list[float]:
     ]
 
 
-def configurations(data: Path | None, models: Sequence[str]) -> Iterator[tuple[str, str, Configuration]]:
+def _longest_first(lengths: Sequence[int]) -> list[int]:
+    updates = [lengths[start : start + MICROBATCHES] for start in range(0, len(lengths), MICROBATCHES)]
+    return [length for update in updates for length in sorted(update, reverse=True)]
+
+
+def configurations(
+    data: Path | None, models: Sequence[str], orders: Sequence[str]
+) -> Iterator[tuple[str, str, Configuration]]:
     """Yield the name of a distribution, the order, and the configuration."""
     for model in models:
         micro_batch, _ = MODELS[model]
@@ -117,12 +126,13 @@ def configurations(data: Path | None, models: Sequence[str]) -> Iterator[tuple[s
             shares = [max(draw_length(draw) for _ in range(micro_batch)) for _ in range(UPDATES * MICROBATCHES)]
             longest = min(1.0, max(shares))
             lengths = [max(8, round(min(1.0, share) / longest * options["seq_len"])) for share in shares]
-            for order, arrange in ORDERS.items():
-                ordered = arrange(lengths, draw)
+            for order in orders:
+                ordered = ORDERS[order](lengths, draw)
                 updates = tuple(
                     tuple(ordered[start : start + MICROBATCHES]) for start in range(0, len(ordered), MICROBATCHES)
                 )
-                settings = Settings(micro_batch=micro_batch, precision="fp16", checkpointing="no")
+                allocator: Any = "expandable" if order == "engine's" else "segments"
+                settings = Settings(micro_batch=micro_batch, precision="fp16", checkpointing="no", allocator=allocator)
                 yield (
                     name,
                     order,
@@ -148,6 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path)
     parser.add_argument("--models", nargs="+", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--orders", nargs="+", default=list(ORDERS), choices=list(ORDERS))
     parser.add_argument("--limit", type=int, help="at most so many configurations")
     parser.add_argument("--json", type=Path, default=RESULTS / "lab-lengths.json")
     options = parser.parse_args(arguments)
@@ -157,7 +168,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         started("estimating", on="kaggle-t4x2", memory_bytes=MEMORY_BYTES) as estimating,
         ThreadPoolExecutor(2) as threads,
     ):
-        for name, order, configuration in [*configurations(options.data, options.models)][: options.limit]:
+        for name, order, configuration in [*configurations(options.data, options.models, options.orders)][
+            : options.limit
+        ]:
             measured, estimated = threads.map(lambda side, item=configuration: side.ask(item), (measuring, estimating))
             if error := measured.get("error") or estimated.get("error"):
                 print(f"{configuration.model}, {name}, {order}: {error}", file=sys.stderr)
@@ -177,8 +190,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"{configuration.model:14} {name:28} {order:11} {row['measured'] / 2**20:7.0f} MiB x{ratio:.3f}",
                 flush=True,
             )
-    scores = {"all": score(rows)}
-    scores |= {order: score([row for row in rows if row["order"] == order]) for order in {row["order"] for row in rows}}
+    orders = [order for order in ORDERS if any(row["order"] == order for row in rows)]
+    scores = {order: score([row for row in rows if row["order"] == order]) for order in orders}
+    scores["all"] = score(rows)
     options.json.write_text(json.dumps({"scores": scores, "rows": rows}, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(scores, indent=1))
     return 0
