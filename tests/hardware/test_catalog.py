@@ -12,7 +12,7 @@ from shoestring.hardware.catalog import DEVICES, PLATFORMS, Device
 from shoestring.hardware.targets import PROBED, find, known, machines, with_machines
 
 RATES = ("fp32_flops", "tf32_flops", "fp16_flops", "bf16_flops")
-FACTS = ("memory_bytes", "compute_capability", "bandwidth", "context_bytes", *RATES)
+FACTS = ("memory_bytes", "compute_capability", "bandwidth", "context_bytes", "peer_access", "pcie", *RATES)
 LIMITS = ("session_hours", "weekly_gpu_hours", "disk_bytes", "ram_bytes", "cores")
 
 all_devices = pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
@@ -20,7 +20,8 @@ all_devices = pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
 
 @all_devices
 def test_exactly_the_known_facts_have_sources(device: Device) -> None:
-    assert {fact for fact in FACTS if getattr(device, fact) is not None} == device.sources.keys()
+    known = {fact for fact in FACTS if getattr(device, fact) not in (None, "")}
+    assert known | {f"sustained.{rate}" for rate in device.sustained} == device.sources.keys()
 
 
 @pytest.mark.parametrize("platform", PLATFORMS.values(), ids=PLATFORMS)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from shoestring.base.settings import Precision
 from shoestring.base.units import GIB, KIB, MIB
 from shoestring.hardware.measured import MeasuredRates
+from shoestring.hardware.sustained import sustained
 
 GB = 10**9  # the unit of data sheets and disks; memory is given in GiB
 
@@ -47,8 +48,15 @@ class Device:
     """What a user of the device should know."""
     nvml_names: tuple[str, ...] = field(default=(), repr=False)
     """The names that the driver reports for the device, without a leading "NVIDIA "."""
+    sustained: Mapping[str, float] = field(default_factory=dict, repr=False, hash=False)
+    """Rates that others measured on such a device and published, by the names of the fields above (`fp16_flops`,
+    `bandwidth`): the mean of publications. Empty: there is none."""
+    peer_access: bool | None = None
+    """Whether such GPUs reach each other's memory over PCIe, without an NVLink bridge. None: unknown."""
+    pcie: str = ""
+    """Generation and lanes of its PCIe bus, such as `4.0 x16`. Empty: unknown."""
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
-    """The source of each number, by field."""
+    """The source of each fact, by field; those of sustained rates as `sustained.fp16_flops`."""
     measured: MeasuredRates | None = field(default=None, repr=False, hash=False)
     """Rates that were measured on such a device, which estimates of time take in place of those above."""
 
@@ -207,6 +215,25 @@ and all of NCCL's kernels for one architecture loaded (the size of its library d
 NCCL_SOURCE = "not measured; the buffers of NCCL's connections by its source code (comm.h), outside torch's allocator"
 
 
+_GEFORCE_PEERS = (
+    "no GeForce card: an author of NCCL in https://github.com/NVIDIA/nccl-tests/issues/287; an RTX 3090: "
+    "https://github.com/NVIDIA/nccl/issues/1127"
+)
+_PEER_ACCESS: Mapping[str, tuple[bool, str]] = {
+    "v100": (True, "https://github.com/ginkgo-project/ginkgo/issues/164 (SXM2, which NVLink connects)"),
+    "l4": (True, "https://github.com/NVIDIA/cuda-samples/issues/284; virtual machines may not pass it on"),
+    "a100-40": (True, "https://github.com/NVIDIA/nccl-tests/issues/100 (SXM, which NVLink connects)"),
+    "a100-80": (True, "https://github.com/NVIDIA/nccl-tests/issues/100 and, PCIe, /NVIDIA/nccl/issues/841"),
+    "h100": (True, "https://github.com/NVIDIA/nccl/issues/1264 (SXM, which NVLink connects)"),
+    "h200": (True, "the chip of an H100 (SXM, which NVLink connects): https://github.com/NVIDIA/nccl/issues/1264"),
+    "rtxpro6000": (True, "https://github.com/voipmonitor/rtx6kpro: hardware/pcie-bandwidth.md"),
+    **dict.fromkeys(("rtx3060", "rtx3090", "rtx4060", "rtx4090"), (False, _GEFORCE_PEERS)),
+}
+_PCIE = dict.fromkeys(("t4", "p100", "v100"), "3.0 x16") | dict.fromkeys(("h100", "h200", "rtxpro6000"), "5.0 x16")
+_PCIE |= dict.fromkeys(("l4", "a10", "a100-40", "a100-80", "rtx3060", "rtx3090", "rtx4090"), "4.0 x16")
+_PCIE |= {"rtx4060": "4.0 x8"}
+
+
 def _gpu(
     name: str,
     title: str,
@@ -227,6 +254,8 @@ def _gpu(
 ) -> Device:
     """Return a device from the units of data sheets: MiB, GB/s, TFLOP/s."""
     rates = {"fp32_flops": fp32, "tf32_flops": tf32, "fp16_flops": fp16, "bf16_flops": bf16}
+    published, publications = sustained(name, bf16=bf16 is not None)
+    peers, peers_source = _PEER_ACCESS.get(name, (None, ""))
     return Device(
         name=name,
         title=title,
@@ -240,12 +269,18 @@ def _gpu(
         context_bytes=context,
         notes=notes,
         nvml_names=nvml,
+        sustained=published,
+        peer_access=peers,
+        pcie=_PCIE[name],
         sources={
             "memory_bytes": memory,
             "compute_capability": _CAPABILITIES,
             "bandwidth": sheet,
             "context_bytes": context_source,
             **{rate: sheet for rate, value in rates.items() if value},
+            **{f"sustained.{rate}": source for rate, source in publications.items()},
+            **({} if peers is None else {"peer_access": peers_source}),
+            "pcie": sheet,
         },
     )
 
