@@ -29,6 +29,7 @@ def build(
     assembly = assemble(loaded, settings, DevicePlace(device=device, ranks=ranks))
     built, optimizer = assembly.built_optimizer, assembly.optimizer
     torch.backends.cudnn.benchmark = autotuning.uses_cudnn_benchmark(settings, loaded.parts)
+    torch.backends.cuda.matmul.allow_tf32 = settings.tf32
     return TrainingState(
         model=assembly.model,
         optimizer=optimizer,
