@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from statistics import median
-from typing import Literal
+from typing import Literal, get_args
 
 from shoestring.base.settings import Precision
 from shoestring.hardware.catalog import DEVICES, Device
@@ -339,10 +339,10 @@ def find_rates(device: Device) -> Rates | None:
         return None
     if device.compute_capability is None:
         return _cpu_rates(device.fp32_flops, device.bandwidth)
-    return _timed_rates(device.name) or _published_rates(device)
+    return _timed_rates(device.name) or published_rates(device)
 
 
-def sustained_rate(device: Device, quantity: Quantity) -> float | None:
+def sustained_rate(device: Device, quantity: Quantity, without: Sequence[str] = ()) -> float | None:
     """Return the rate that others measured on such a device, or else what similar devices suggest.
 
     That is the median of their shares of their data sheets: of devices of the same kind (GeForce, a laptop's, a card
@@ -352,12 +352,15 @@ def sustained_rate(device: Device, quantity: Quantity) -> float | None:
     sheet: float | None = getattr(device, quantity)
     if not sheet:
         return None
-    return device.sustained.get(quantity) or sheet * median(similar_shares(device, quantity))
+    return device.sustained.get(quantity) or sheet * median(similar_shares(device, quantity, without))
 
 
-def similar_shares(device: Device, quantity: Quantity) -> list[float]:
-    """Return the published shares of their data sheets that the devices most similar to this one sustain."""
-    shares = _published_shares(quantity)
+def similar_shares(device: Device, quantity: Quantity, without: Sequence[str] = ()) -> list[float]:
+    """Return the published shares of their data sheets that the devices most similar to this one sustain.
+
+    Devices `without` are left out.
+    """
+    shares = [(other, share) for other, share in _published_shares(quantity) if other.name not in without]
     kind, capability = _kind(device), device.compute_capability
     for chosen in (
         [share for other, share in shares if (_kind(other), other.compute_capability) == (kind, capability)],
@@ -384,18 +387,21 @@ def _kind(device: Device) -> str:
     return "laptop" if "laptop" in device.name else "geforce" if "GeForce" in device.title else "professional"
 
 
-def _published_rates(device: Device) -> Rates:
+def published_rates(device: Device, *, curves: str = "", without: Sequence[str] = ()) -> Rates:
     """Return the curves of the nearest generation that was timed, scaled to what this GPU sustains.
+
+    `curves` names another GPU whose curves are used; the published rates of devices `without` are not.
 
     They are scaled in size and rate by the same ratio, so that a product needs as much time as on the timed GPU to
     reach the same share of its rate. Small products are slow because they fill the multiprocessors partly, and because
     a thread block has a minimum time. More multiprocessors need a larger product to be filled, and faster ones do it in
-    less time; both are in the ratio of the rates. The curves themselves confirm it: half of its rate takes a product of
-    5 us on a T4, and of 16, 13 and 9 us on a P100, a V100 and an A100, where it has 20 to 120 times the FLOPs.
+    less time. In the timed curves half of the rate is reached by products of 13 us on a T4, 16 on a V100, 32 on a P100,
+    37 on an A100 and 42 on an H100, whose FLOPs differ by a factor of 46; so an A100's curve serves for all later GPUs.
     """
-    fp32, bandwidth = (sustained_rate(device, name) or 0.0 for name in ("fp32_flops", "bandwidth"))
+    rates = {name: sustained_rate(device, name, without) for name in get_args(Quantity)}
+    fp32, bandwidth = rates["fp32_flops"] or 0.0, rates["bandwidth"] or 0.0
     has_flash = device.flash_attention
-    timed = _timed_rates("a100-40" if has_flash else "v100")
+    timed = _timed_rates(curves or ("a100-40" if has_flash else "v100"))
     assert timed
     wide = timed.bandwidth["elementwise"]
     known = [name for name in _QUANTITY_TITLES if name in device.sustained]
@@ -406,10 +412,10 @@ def _published_rates(device: Device) -> Rates:
         products=scale_curve(timed.products, fp32),
         convolutions=scale_curve(timed.convolutions, fp32 * timed.convolutions[-1][1] / timed.products[-1][1]),
         half={
-            "fp16": sustained_rate(device, "fp16_flops") or fp32,
-            "bf16": sustained_rate(device, "bf16_flops") or fp32,
+            "fp16": rates["fp16_flops"] or fp32,
+            "bf16": rates["bf16_flops"] or fp32,
         },
-        tf32=sustained_rate(device, "tf32_flops"),
+        tf32=rates["tf32_flops"],
         half_attention=_FLASH if has_flash else _T4_HALF_ATTENTION,
         bandwidth={kind: bandwidth * rate / wide for kind, rate in timed.bandwidth.items()},
         basis="published" if known else "similar",
