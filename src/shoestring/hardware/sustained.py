@@ -5,10 +5,10 @@ A publication that measured one of the two 16-bit formats says the same of the o
 wherever it has any.
 """
 
-import csv
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
-from pathlib import Path
+
+from shoestring.hardware.tables import read_table
 
 _UNITS = {"fp32": 1e12, "tf32": 1e12, "fp16": 1e12, "bf16": 1e12, "bandwidth": 1e9}
 """The columns of the table, and what one unit of them is in FLOP/s or bytes/s."""
@@ -62,10 +62,3 @@ def _table() -> Mapping[str, list[dict[str, str]]]:
         for device in row["devices"].split():
             rows.setdefault(device, []).append(row)
     return rows
-
-
-def read_table(name: str) -> Iterator[dict[str, str]]:
-    """Yield the rows of a table of this package, which may begin with comments."""
-    text = Path(__file__).with_name(name).read_text(encoding="utf-8")
-    lines: Iterable[str] = (line for line in text.splitlines() if not line.startswith("#"))
-    yield from csv.DictReader(lines)
