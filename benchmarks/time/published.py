@@ -13,10 +13,11 @@ from __future__ import annotations
 import math
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median, variance
 from typing import Any
 from unittest import mock
 
@@ -28,6 +29,7 @@ from benchmarks.gpu.cases import Case
 
 from shoestring.base.settings import Precision, Settings
 from shoestring.hardware.catalog import DEVICES, Device
+from shoestring.hardware.tables import read_table
 from shoestring.planning.estimate import measured_rates, rates
 from shoestring.planning.estimate.rates import Rates
 from shoestring.planning.estimate.time import update_seconds
@@ -77,13 +79,45 @@ def ratios(all_traces: Sequence[Trace], *, own: bool) -> Iterator[tuple[str, flo
             yield name, seconds(trace, device, timed) / seconds(trace, untimed, published)
 
 
+def between_publications() -> float:
+    """Return the standard deviation of the logarithms of 16-bit rates of one device in different publications."""
+    squares = degrees = 0.0
+    publications: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in read_table("sustained.csv"):
+        for device in (DEVICES[name] for name in row["devices"].split()):
+            columns = [column for column in ("fp16", "bf16") if getattr(device, f"{column}_flops") and row[column]]
+            publications[device.name][row["source"]] += [float(row[column]) for column in columns]
+    for rates_by_source in publications.values():
+        logarithms = [math.log(fmean(values)) for values in rates_by_source.values() if values]
+        if len(logarithms) > 1:
+            squares += variance(logarithms) * (len(logarithms) - 1)
+            degrees += len(logarithms) - 1
+    return math.sqrt(squares / degrees)
+
+
+def between_devices() -> float:
+    """Return the root mean square of logarithms: a device's 16-bit share over that of the devices similar to it."""
+    return _root_mean_square(
+        device.sustained["fp16_flops"] / device.fp16_flops
+        / median(rates.similar_shares(device, "fp16_flops", [device.name]))
+        for device in DEVICES.values()
+        if device.fp16_flops and "fp16_flops" in device.sustained
+    )  # fmt: skip
+
+
+def _root_mean_square(values: Iterable[float]) -> float:
+    return math.sqrt(fmean(math.log(value) ** 2 for value in values))
+
+
 def main() -> int:
+    print(f"between publications: {between_publications():.3f}")
+    print(f"between similar devices: {between_devices():.3f}")
     all_traces = list(traces())
     for title, own in (("published", True), ("similar", False)):
-        found = list(ratios(all_traces, own=own))
+        all_ratios = list(ratios(all_traces, own=own))
         for name in _CURVES:
-            print(f"{title} {name}: " + ", ".join(f"{ratio:.2f}" for device, ratio in found if device == name))
-        print(f"{title}: {math.sqrt(fmean(math.log(ratio) ** 2 for _, ratio in found)):.3f}")
+            print(f"{title} {name}: " + ", ".join(f"{ratio:.2f}" for device, ratio in all_ratios if device == name))
+        print(f"{title}: {_root_mean_square(ratio for _, ratio in all_ratios):.3f}")
     return 0
 
 

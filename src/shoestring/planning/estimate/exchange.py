@@ -46,14 +46,17 @@ LINKS = (
 hidden is known of DistributedDataParallel on T4s: AdaptDL's updates are predicted so (`benchmarks/time/score.py`)."""
 
 _NVLINK: Mapping[str, tuple[float, str]] = {
-    "v100": (40e9, "two of its six links of 25 GB/s between two GPUs of a DGX-1, at 80% of the link as an A100 has"),
-    "a100-40": (235e9, "8 A100s, NVLink 3: 234.89 GB/s"),
-    "a100-80": (235e9, "8 A100s, NVLink 3: 234.89 GB/s"),
-    "h100": (368e9, "8 H200s, NVLink 4, ring: 367.61 GB/s"),
-    "h200": (368e9, "8 H200s, NVLink 4, ring: 367.61 GB/s"),
-    "gh200": (368e9, "8 H200s, NVLink 4, ring: 367.61 GB/s"),
-    "b200": (747e9, "B200s, NVLink 5, copies between two: 746 of 900 GB/s"),
-    "b300": (747e9, "B200s, NVLink 5, copies between two: 746 of 900 GB/s"),
+    name: link
+    for names, link in (
+        (
+            ("v100", "v100-32"),
+            (40e9, "two of its six links of 25 GB/s between two V100s of a DGX-1, at an A100's 78% of the link"),
+        ),
+        (("a100-40", "a100-80"), (235e9, "8 A100s, NVLink 3: 234.89 GB/s")),
+        (("h100", "h200", "gh200-96", "gh200-144"), (368e9, "8 H200s, NVLink 4, ring: 367.61 GB/s")),
+        (("b100", "b200", "b300"), (747e9, "B200s, NVLink 5, copies between two of them: 747 GB/s")),
+    )
+    for name in names
 }
 """NCCL's bus bandwidth of large all-reduces over NVLink, by device, from stas00/ml-engineering at 744d01e,
 `network/README.md`. A V100's is an assumption: its pairs have one link, two or none."""

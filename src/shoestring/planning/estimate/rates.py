@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from statistics import median
 from typing import Literal, get_args
 
@@ -322,17 +322,20 @@ def _timed_rates(name: str) -> Rates | None:
     return None
 
 
-MEASURED_RATES: Mapping[str, Rates] = {"t4": _T4, "p100": _P100, "v100": _V100}
+MEASURED_RATES: Mapping[str, Rates] = {"t4": _T4, "p100": _P100, "v100": _V100, "v100-32": _V100}
 """The rates of GPUs without TF32 whose kernels others have timed."""
 
 Quantity = Literal["fp32_flops", "tf32_flops", "fp16_flops", "bf16_flops", "bandwidth"]
 """A rate of a data sheet, and of `Device.sustained`."""
 
-_LIMITED = frozenset({"t4", "l4", "a2", "a16", "rtx4000sffada", "rtxa2000-6", "rtxa2000-12", "rtx2000ada"})
+_LIMITED = frozenset(
+    {"t4", "l4", "a2", "a16", "rtx4000sffada", "rtxa2000-6", "rtxa2000-12", "rtx2000ada", "rtxpro2000"}
+)
 """Cards for slots without a power cable, which limits them to 75 W: they sustain a smaller share of their data sheet
 than cards with the same chip."""
 
 
+@lru_cache(maxsize=64)
 def find_rates(device: Device) -> Rates | None:
     """Return the rates that the device sustains; None if the catalog lacks the rates of its data sheet."""
     if device.fp32_flops is None or device.bandwidth is None:
