@@ -1,9 +1,9 @@
 """Training steps that others measured on an A10, a V100 and GeForce cards, as recipes.
 
 `TIMM` rows are steps of pytorch-image-models' `benchmark.py`: autocast in fp16, `cudnn.benchmark`, PyTorch 1.12. `LAM`
-rows are steps of NVIDIA's DeepLearningExamples, from the logs of lambdal/deeplearning-benchmark: ResNet-50, and BERT for
-extractive question answering with attention operator by operator. In their containers fp32 is TF32 on Ampere and newer.
-Their fp16 of BERT has weights in fp16 and no autocast.
+rows are steps of NVIDIA's DeepLearningExamples, from the logs of lambdal/deeplearning-benchmark: ResNet-50, and BERT
+for extractive question answering with attention operator by operator. In their containers fp32 is TF32 on Ampere and
+newer. Their fp16 of BERT has weights in fp16 and no autocast.
 
 timm and torchvision are not dependencies of the project; they may be installed in a separate folder.
 """

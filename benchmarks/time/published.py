@@ -60,7 +60,7 @@ def traces() -> Iterator[Trace]:
 
 def seconds(trace: Trace, device: Device, used: Rates) -> float:
     """Return the seconds of an update by given rates."""
-    with mock.patch.object(measured_rates, "find_rates", lambda _: used):
+    with mock.patch.object(measured_rates, "find_rates", return_value=used):
         estimate = update_seconds(trace, device, 1)
     assert estimate
     return estimate.value

@@ -222,7 +222,9 @@ def test_compiled_updates_may_be_faster_by_what_is_published() -> None:
 
 
 def test_tf32_shortens_products() -> None:
-    steps = update(forward=Op("aten::mm", 10**13, 0, "fp32", shape=(1, 8192, 8192, 8192)), backward=op(), optimizer=op())
+    steps = update(
+        forward=Op("aten::mm", 10**13, 0, "fp32", shape=(1, 8192, 8192, 8192)), backward=op(), optimizer=op()
+    )
     a100 = DEVICES["a100-80"]
     assert seconds(steps, a100, tf32=True).parts["forward"] < 0.3 * seconds(steps, a100).parts["forward"]
     assert seconds(steps, tf32=True) == seconds(steps)

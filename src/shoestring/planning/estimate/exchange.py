@@ -80,7 +80,7 @@ _OTHER_LANES = 1 / 4
 second slot with half of the lanes, and older ones with the generation before. An assumption."""
 
 _SHORT_LATENCY = 0.04e-3
-"""Seconds of a small all-reduce: 42 us among RTX 4090s (NVIDIA/nccl#1530), 40 us among H200s (stas00/ml-engineering)."""
+"""Seconds of a small all-reduce: 42 us among RTX 4090s (NVIDIA/nccl#1530), 40 among H200s (stas00/ml-engineering)."""
 
 
 def link_of(device: Device, without: str | None = None) -> Link:

@@ -226,8 +226,8 @@ _V100 = replace(
     bandwidth={"elementwise": 766e9, "softmax": 539e9, "norm": 481e9},
     source=(
         "kernels timed on a V100: fp32 and memory by NeuSight (sitar-lab/NeuSight) and DeepBench, fp16 products "
-        "published (mli/transformers-benchmarks and others: 95 TFLOP/s), fp16 convolutions by DeepBench; attention in fp16 as on a "
-        "T4; the host's 15 us, and 1.7 for a Python function, by NeuSight's smallest operators on a T4"
+        "published (mli/transformers-benchmarks and others: 95 TFLOP/s), fp16 convolutions by DeepBench; attention in "
+        "fp16 as on a T4; the host's 15 us, and 1.7 for a Python function, by NeuSight's smallest operators on a T4"
     ),
     tensor_cores=replace(_T4_TENSOR_CORES, share=0.88, weight_tile=64, transpose_share=0.47),
 )
@@ -248,8 +248,8 @@ of an A100 of 80 GB."""
 
 _A100_80_RATE = 18.4e12
 """Large products in fp32 on an A100 of 80 GB (PCIe): the curve that `derive.py` makes of NeuSight's 3,500 timings in
-`scripts/asplos/data/dataset/test`. The bandwidths below are from there too (1,670, 1,321 and 1,151 GB/s), scaled from the
-memory of that card, 1,935 GB/s, to the 2,039 of the SXM card."""
+`scripts/asplos/data/dataset/test`. The bandwidths below are from there too (1,670, 1,321 and 1,151 GB/s), scaled from
+the memory of that card, 1,935 GB/s, to the 2,039 of the SXM card."""
 
 _L4_PRODUCTS: Curve = (
     (8.5, 4.05e12), (9.0, 4.98e12), (9.5, 6.36e12), (10.0, 7.66e12), (10.5, 7.90e12),
@@ -287,8 +287,8 @@ def _ampere(
         bandwidth=bandwidth,
         source=(
             f"{what} by NeuSight (sitar-lab/NeuSight); 16 bits and TF32 as published "
-            f"({device.sources.get('sustained.fp16_flops', 'of similar GPUs')}); the host's 15 us, and 1.7 for a Python "
-            "function, by NeuSight's smallest operators on a T4"
+            f"({device.sources.get('sustained.fp16_flops', 'of similar GPUs')}); the host's 15 us, and 1.7 for a "
+            "Python function, by NeuSight's smallest operators on a T4"
         ),
         basis=basis,
         tensor_cores=replace(_V100.tensor_cores, transpose_share=1.0),

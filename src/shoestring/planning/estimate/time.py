@@ -69,15 +69,15 @@ def update_seconds(
     microbatch has, in as many operators: that of shorter samples, for example.
 
     The trace is that of one of `gpus`, which exchange gradients over `link` (by default that of the device): from the
-    last backward on, or after it in a CUDA graph and `by_library`; with FSDP2 (`sharding` zero2 or
-    zero3) in each microbatch; and with `torch_ddp`, in torch's DistributedDataParallel, while the last backward runs.
-    The high end of the range has the whole exchange after the computation.
-    With `cuda_graphs` the host launches each microbatch at once, which counts as no time. With `cudnn_benchmark`
-    convolutions run by cuDNN's fastest algorithms, with `tf32` matrix products of fp32 data in TF32. With `compiled`
-    the low end of the range has the speed-up of torch.compile that its authors published. `by_library` a library's
-    trainer reads the loss of each microbatch, so that the host does not run ahead of it. `calibration` is from a run on the same device. Sources of
-    measurements whose name contains `without` are excluded, so that their rows are not predicted from themselves. None
-    if the catalog lacks the device's rates. Input, saving and evaluation are not included.
+    last backward on, or after it in a CUDA graph and `by_library`; with FSDP2 (`sharding` zero2 or zero3) in each
+    microbatch; and with `torch_ddp`, in torch's DistributedDataParallel, while the last backward runs. The high end of
+    the range has the whole exchange after the computation. With `cuda_graphs` the host launches each microbatch at
+    once, which counts as no time. With `cudnn_benchmark` convolutions run by cuDNN's fastest algorithms, with `tf32`
+    matrix products of fp32 data in TF32. With `compiled` the low end of the range has the speed-up of torch.compile
+    that its authors published. `by_library` a library's trainer looks at the loss of each microbatch, so that the host
+    does not run ahead of the device. `calibration` is from a run on the same device. Sources of measurements whose name
+    contains `without` are excluded, so that their rows are not predicted from themselves. None if the catalog lacks the
+    device's rates. Input, saving and evaluation are not included.
     """
     if calibration and calibration.rates and calibration.device == device.title:
         device, calibration = replace(device, measured=calibration.rates), None
