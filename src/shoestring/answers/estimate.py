@@ -23,7 +23,7 @@ def document(estimate: Estimate) -> Document:
             Fact("settings", [wording.settings(estimate.settings.json())]),
             wording.memory(estimate.memory),
             Fact("tensors by phase", [Labels([(name, bytes_text(size)) for name, size in estimate.phases.items()])]),
-            *wording.notes(estimate.facts.notes),
+            *wording.notes(wording.all_notes(estimate.target, estimate.facts)),
         ],
     )
 

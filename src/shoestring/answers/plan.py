@@ -61,8 +61,8 @@ def summary(plan: Plan, full: str = "--full") -> Document:
     ]
     if len(plan.sessions) > 1:
         content += [Fact(answer.question, [Paragraph(answer.answer)]) for answer in plan.answers]
-    if plan.facts.notes:
-        content.append(Fact("notes", [Items(plan.facts.notes[:_SUMMARY_NOTES], is_clipped=True)]))
+    if notes := wording.all_notes(plan.target, plan.facts):
+        content.append(Fact("notes", [Items(notes[:_SUMMARY_NOTES], is_clipped=True)]))
     return _document(plan, full, [*content, GAP, Paragraph(_omitted(plan, full), "faint")])
 
 
@@ -76,7 +76,7 @@ def document(plan: Plan) -> Document:
     for name, lines in (
         ("reasons", plan.reasons),
         ("not included", plan.unknown),
-        ("notes", plan.facts.notes),
+        ("notes", wording.all_notes(plan.target, plan.facts)),
         ("advice", plan.advice),
         ("alternatives", [alternative_text(other, plan.settings) for other in plan.alternatives]),
     ):

@@ -51,6 +51,11 @@ def notes(texts: Sequence[str]) -> list[Fact]:
     return [Fact("notes", [Items(texts)], is_folded=True)] if texts else []
 
 
+def all_notes(target: Target, facts: Facts) -> list[str]:
+    """Return the notes about the data, after what is assumed about a GPU that is not in the catalogue."""
+    return [*([] if target.platform else target.notes), *facts.notes]
+
+
 def note_lines(texts: Sequence[str]) -> list[Paragraph]:
     """Return a line for each note."""
     return [Paragraph(text, "note") for text in texts]

@@ -191,6 +191,20 @@ NCCL_SOURCE = "not measured; the buffers of NCCL's connections by its source cod
 DEVICES: Mapping[str, Device] = {facts["name"]: Device(**facts) for facts in gpus()}
 """The GPUs of the catalogue by name, family by family."""
 
+
+def smallest_gpu(memory_bytes: int) -> Device | None:
+    """Return the GPU with the least memory of those that have this much, without laptops and Jetson modules.
+
+    None if there is none.
+    """
+    larger = (
+        device
+        for device in DEVICES.values()
+        if device.memory_bytes >= memory_bytes and device.family != "Jetson" and "-laptop" not in device.name
+    )
+    return min(larger, key=lambda device: (device.memory_bytes, device.title), default=None)
+
+
 _KAGGLE_RAM = "sessions recorded by public experiment trackers"
 _COLAB_FAQ = "https://research.google.com/colaboratory/faq.html"
 

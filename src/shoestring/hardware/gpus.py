@@ -8,7 +8,7 @@ from shoestring.base.units import MIB
 from shoestring.hardware.sustained import sustained
 from shoestring.hardware.tables import read_table
 
-_CAPABILITIES = "https://developer.nvidia.com/cuda-gpus"
+CAPABILITIES = "https://developer.nvidia.com/cuda-gpus"
 _PAGES = "https://www.techpowerup.com/gpu-specs/"
 _NUMBERS = ("fp32", "tf32", "fp16", "bf16")
 
@@ -27,10 +27,11 @@ _HOPPER_CONTEXT_SOURCE = (
     "before any kernel; typical, memory of the process minus reserved in training; high, with kernels of all types"
 )
 
-_MEMORY_RULE = (
-    "assumed: the nominal size less 450 MiB and 0.7%, more than PyTorch misses on any GPU of the catalogue with a report"
+MEMORY_RULE = (
+    "assumed: the nominal size less 450 MiB and 0.7%, which is more than PyTorch lacks on any GPU of the catalogue for "
+    "which there is a report"
 )
-_ECC_RULE = f"{_MEMORY_RULE}; less 1/16 before, which error correction takes, as on a T4, an A10 and an L4"
+ECC_RULE = f"{MEMORY_RULE}; less 1/16 before, which error correction takes, as on a T4, an A10 and an L4"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +156,7 @@ def _facts(row: Mapping[str, str]) -> dict[str, Any]:
         "pcie": row["pcie"],
         "sources": {
             "memory_bytes": memory_source,
-            "compute_capability": _CAPABILITIES,
+            "compute_capability": CAPABILITIES,
             "bandwidth": page,
             "context_bytes": context_source,
             "multiprocessors": page,
@@ -187,7 +188,7 @@ def _memory(row: Mapping[str, str]) -> tuple[int, str]:
         return int(row["mib"]) * MIB, row["memory"]
     nominal, _, ecc = row["gib"].partition(" ")
     usable = float(nominal) * 1024 * (15 / 16 if ecc else 1)
-    return int(usable * 0.993 - 450) * MIB, f"{nominal} GB nominally; {_ECC_RULE if ecc else _MEMORY_RULE}"
+    return int(usable * 0.993 - 450) * MIB, ECC_RULE if ecc else MEMORY_RULE
 
 
 def _context(row: Mapping[str, str]) -> tuple[tuple[int, int, int], str]:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from shoestring.base.errors import RunError
-from shoestring.hardware.catalog import CONTEXT, CONTEXT_SOURCE, DEVICES, PLATFORMS, Device, Platform, Target
+from shoestring.hardware.catalog import DEVICES, PLATFORMS, Device, Platform, Target
 from shoestring.hardware.cpu_rates import cpu_rates
+from shoestring.hardware.gpus import CONTEXT, CONTEXT_SOURCE
 
 _ROOT = Path("/")
 _NVML = "the driver of this machine (NVML)"

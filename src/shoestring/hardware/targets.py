@@ -4,14 +4,18 @@ import dataclasses
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from shoestring.base.errors import UsageError, nearest
+from shoestring.base.errors import UsageError
 from shoestring.hardware import probe
-from shoestring.hardware.catalog import CONTEXT, CONTEXT_SOURCE, DEVICES, PLATFORMS, Device, Platform, Target
+from shoestring.hardware.catalog import DEVICES, PLATFORMS, Device, Platform, Target
+from shoestring.hardware.description import COUNTS, EXAMPLE, counts_text, is_description, parse_description
+from shoestring.hardware.gpus import CONTEXT, CONTEXT_SOURCE
 from shoestring.hardware.measured import MeasuredRates
 from shoestring.hardware.measured_file import SUFFIX, read_measured
+from shoestring.hardware.names import listed, matching, other_maker, similar, split_count
 
 PROBED = {"local": "this machine", "cpu": "this machine's CPU, even if it has a GPU"}
 """The targets that `find` detects on this machine, which takes a moment; they are not in `known`."""
@@ -57,7 +61,11 @@ _P100 = (
     "T4s to sessions that ask for one",
     "--on kaggle-t4x2",
 )
-_TPU = ("TPUs are not supported: runs are planned for and trained on NVIDIA GPUs", "--on kaggle-t4x2")
+_TPU = (
+    "TPUs are not supported: runs are planned for and trained on NVIDIA GPUs; what tensors take holds on a TPU all the "
+    "same, as on an NVIDIA GPU with the same memory",
+    '--on kaggle-t4x2, or --on "memory=16GiB" with the memory of yours',
+)
 _UNSUPPORTED = (
     (re.compile(r"kaggle-p100|nvidiateslap100"), *_P100),
     (re.compile(r"(kaggle-)?tpu\w*"), *_TPU),
@@ -104,18 +112,68 @@ def with_limits(target: Target, *, session_seconds: float | None = None, disk_by
 def find(name: str) -> Target:
     """Return the target called `name`; `local` and `cpu` are detected on this machine.
 
-    A name that ends with `.json` is the path of a file of measured rates: the target is the device that was measured.
+    A GPU is called by its name in the catalogue or as people write it, several by the number of cards before or after
+    it (`rtx3090x2`), and any other GPU by its numbers (`memory=10GiB,tflops16=60,bandwidth=760`). A name that ends with
+    `.json` is the path of a file of measured rates: the target is the device that was measured.
 
-    Raises UsageError for an unknown name, for a machine that is not supported, or a file that has no such rates.
+    Raises UsageError for an unknown name, one that fits several cards, a machine that is not supported, or a file that
+    has no such rates.
     """
     if name in PROBED:
         return probe.local() if name == "local" else probe.local_cpu()
     if is_file(name):
         return _measured_target(name)
-    targets = known()
-    if name not in targets:
-        raise refusal(name) or UsageError(f"there is no target {name!r}", hint=nearest(name, [*PROBED, *targets]))
-    return targets[name]
+    if is_description(name):
+        return parse_description(name)
+    target = known().get(name.lower()) or _cards(name, name, 1)
+    if target is None and (cards := split_count(name)):
+        target = _cards(name, *cards)
+    if target is None:
+        raise refusal(name) or _unknown(name)
+    return target
+
+
+def _cards(name: str, card: str, count: int) -> Target | None:
+    """Return a number of cards without a platform as a target; None if no card is called so.
+
+    Raises UsageError if several are, or if there is no target with that number.
+    """
+    machine = known().get(card.lower())
+    if machine and machine.platform:
+        members = machines(machine.platform.name).items()
+        same = [member for member, target in members if target.device == machine.device]
+        raise UsageError(
+            f"--on {name}: no machine of {machine.platform.title} is called so; the number of GPUs is part of its name",
+            hint=f"available with {machine.device.title}: {', '.join(same)}; {machine.device.name}x2 has no platform",
+        )
+    devices = matching(card)
+    if not devices:
+        return None
+    if len(devices) > 1:
+        raise UsageError(f"--on {name}: it fits {len(devices)} cards", hint=f"name one: {listed(devices)}")
+    device = devices[0]
+    if count not in COUNTS:
+        near = min(COUNTS[1:], key=lambda possible: abs(possible - count))
+        raise UsageError(
+            f"--on {name}: a target has {counts_text()} GPUs, among which an update is divided, not {count}",
+            hint=f"--on {device.name}x{near}",
+        )
+    return Target(name=device.name if count == 1 else f"{device.name}x{count}", device=device, gpus=count)
+
+
+def _unknown(name: str) -> UsageError:
+    """Return the error for a name that is none: with what it may mean, and how to describe a GPU that is not listed."""
+    if maker := other_maker(name):
+        return UsageError(
+            f"--on {name}: only NVIDIA GPUs are predicted; of {maker} accelerators what tensors take holds all the "
+            "same, as for an NVIDIA GPU with the same memory",
+            hint='--on "memory=24GiB", with the memory of yours',
+        )
+    other = f'any GPU: --on "{EXAMPLE}"; shoestring targets lists the known ones'
+    if devices := similar(name):
+        return UsageError(f"there is no target {name!r}", hint=f"there is {listed(devices)}; {other}")
+    close = get_close_matches(name, [*PROBED, *(machine.name for machine in _MACHINES)], n=1)
+    return UsageError(f"there is no target {name!r}", hint=f"did you mean {close[0]}?" if close else other)
 
 
 def refusal(name: str) -> UsageError | None:
@@ -129,7 +187,8 @@ def refusal(name: str) -> UsageError | None:
             f"--on {name}: {PLATFORMS[name].title} are {len(members)} machines, of which one has to be named",
             hint=f"available: {', '.join(members)}; shoestring plan RECIPE --on {name} compares them",
         )
-    shaped = [target.name for target in known().values() if (target.machine_shape or "").lower() == name.lower()]
+    shapes = {target.name: (target.machine_shape or "").lower() for target in known().values()}
+    shaped = [target for target, shape in shapes.items() if shape and shape == name.lower()]
     hint = f"it is what Kaggle calls {' and '.join(shaped)}"
     return UsageError(f"there is no target {name!r}", hint=hint) if shaped else None
 

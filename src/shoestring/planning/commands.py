@@ -89,10 +89,11 @@ def _in_dataset(value: Any) -> Any:
 
 def _limit_flags(target: Target, *, with_disk: bool) -> list[str]:
     """Return `--limit` and `--disk` for the limits of a target that are not its platform's own."""
-    known = targets.known().get(target.name)
-    if known is None or target.platform is None or target.platform == known.platform:
+    if target.platform is None or targets.is_here(target.name):
         return []
-    own = known.platform or Platform(name="", title="")
+    own = targets.find(target.name).platform or Platform(name="", title="")
+    if target.platform == own:
+        return []
     flags = []
     if target.platform.session_hours not in (None, own.session_hours):
         hours = target.platform.session_hours

@@ -8,7 +8,7 @@ from shoestring.base.config import as_json
 from shoestring.base.errors import TraceError, UsageError
 from shoestring.base.settings import Settings
 from shoestring.base.units import bytes_text
-from shoestring.hardware.catalog import DEVICES, Target
+from shoestring.hardware.catalog import Target, smallest_gpu
 from shoestring.planning.candidates import Candidate, Candidates
 from shoestring.planning.search import TIE_RATIO, collect_candidates, fastest
 from shoestring.planning.shares import samples_per_shard
@@ -172,10 +172,8 @@ def smallest_change(proposed: Sequence[Proposal], limit: str = "memory") -> Prop
 
 def smallest_sufficient_gpu(target: Target, memory_bytes: int) -> str:
     """Describe the catalogue's smallest GPU with at least `memory_bytes`; return "" if there is none."""
-    larger = sorted(
-        (device.memory_bytes, device.title) for device in DEVICES.values() if device.memory_bytes >= memory_bytes
-    )
-    return f"{larger[0][1]} ({bytes_text(larger[0][0])})" if larger and target.device.kind == "cuda" else ""
+    gpu = smallest_gpu(memory_bytes)
+    return f"{gpu.title} ({bytes_text(gpu.memory_bytes)})" if gpu and target.device.kind == "cuda" else ""
 
 
 def _propose_open_settings(candidates: Candidates, chosen: Candidate, requested: Settings) -> Iterator[Proposal]:

@@ -11,7 +11,7 @@ import torch
 
 from shoestring.base.errors import RunError
 from shoestring.base.units import bytes_text
-from shoestring.hardware.catalog import DEVICES
+from shoestring.hardware.catalog import smallest_gpu
 from shoestring.recipe.parts import Parts
 from shoestring.techniques.fallbacks import Phase, Step, next_step
 from shoestring.training.checkpoint.divided import own
@@ -162,9 +162,10 @@ def _hint(gpu_bytes: int, *, is_whole: bool) -> str:
     smaller = "use shorter samples, a smaller model, or LoRA"
     if is_whole:
         smaller = "use a smaller effective_batch (another training result), shorter samples, or a smaller model"
-    larger = sorted(
-        (device.memory_bytes, device.title) for device in DEVICES.values() if 0 < gpu_bytes < device.memory_bytes
-    )
+    larger = smallest_gpu(gpu_bytes + 1) if gpu_bytes else None
     if not larger:
         return f"{smaller}; `shoestring plan` shows what would fit"
-    return f"{smaller}, or a GPU with more memory: the next larger one is {larger[0][1]} ({bytes_text(larger[0][0])})"
+    return (
+        f"{smaller}, or a GPU with more memory: the next larger one is {larger.title} "
+        f"({bytes_text(larger.memory_bytes)})"
+    )
