@@ -263,7 +263,7 @@ reaches for moments."""
 
 
 def _ampere(
-    device: Device, products: Curve, bandwidth: Mapping[Kind, float], what: str, *, basis: Basis = "timed"
+    device: Device, products: Curve, bandwidth: Mapping[Kind, float], timings: str, *, basis: Basis = "timed"
 ) -> Rates:
     """Return the rates of an NVIDIA GPU from compute capability 8.0 on, with timed products in fp32.
 
@@ -286,7 +286,7 @@ def _ampere(
         half_attention=_FLASH,
         bandwidth=bandwidth,
         source=(
-            f"{what} by NeuSight (sitar-lab/NeuSight); 16 bits and TF32 as published "
+            f"{timings} by NeuSight (sitar-lab/NeuSight); 16 bits and TF32 as published "
             f"({device.sources.get('sustained.fp16_flops', 'of similar GPUs')}); the host's 15 us, and 1.7 for a "
             "Python function, by NeuSight's smallest operators on a T4"
         ),
@@ -312,13 +312,13 @@ def _timed_rates(name: str) -> Rates | None:
         return _ampere(device, products, bandwidth, "fp32 and memory timed on an A100")
     if name == "l4":
         bandwidth = {"elementwise": 234e9, "softmax": 235e9, "norm": 232e9}
-        what = "fp32 products and memory timed on an L4"
-        return _ampere(device, _L4_PRODUCTS, bandwidth, what, basis="published")
+        timings = "fp32 products and memory timed on an L4"
+        return _ampere(device, _L4_PRODUCTS, bandwidth, timings, basis="published")
     if name in ("h100", "h200"):
         wide = sustained_rate(device, "bandwidth") or 0.0
         bandwidth = {"elementwise": wide, "softmax": wide * 1321 / 1670, "norm": wide * 1151 / 1670}
-        what = "fp32 products timed on an H100"
-        return _ampere(device, _H100_PRODUCTS, bandwidth, what, basis="published")
+        timings = "fp32 products timed on an H100"
+        return _ampere(device, _H100_PRODUCTS, bandwidth, timings, basis="published")
     return None
 
 
@@ -407,26 +407,28 @@ def published_rates(device: Device, *, curves: str = "", without: Sequence[str] 
     timed = _timed_rates(curves or ("a100-40" if has_flash else "v100"))
     assert timed
     wide = timed.bandwidth["elementwise"]
-    known = [name for name in _QUANTITY_TITLES if name in device.sustained]
-    shares = ", ".join(f"{sustained_rate(device, name) / getattr(device, name):.0%} ({title})"  # type: ignore[operator]
-                       for name, title in _QUANTITY_TITLES.items() if getattr(device, name))  # fmt: skip
+    shares = {
+        title: f"{rate / getattr(device, name):.0%} ({title})"
+        for name, title in _QUANTITY_TITLES.items()
+        if (rate := rates[name])
+    }
+    published = [shares[title] for name, title in _QUANTITY_TITLES.items() if rates[name] and name in device.sustained]
+    similar = [share for share in shares.values() if share not in published]
+    origins = [f"{', '.join(published)} as published"] if published else []
+    origins += [f"{', '.join(similar)} as measured on similar GPUs"] if similar else []
+    has_products = any(name in device.sustained for name in ("fp16_flops", "fp32_flops"))
     return replace(  # the host, whose times nobody has measured beside another GPU, is that of a T4
         timed,
         products=scale_curve(timed.products, fp32),
         convolutions=scale_curve(timed.convolutions, fp32 * timed.convolutions[-1][1] / timed.products[-1][1]),
-        half={
-            "fp16": rates["fp16_flops"] or fp32,
-            "bf16": rates["bf16_flops"] or fp32,
-        },
+        half={"fp16": rates["fp16_flops"] or fp32, "bf16": rates["bf16_flops"] or fp32},
         tf32=rates["tf32_flops"],
         half_attention=_FLASH if has_flash else _T4_HALF_ATTENTION,
         bandwidth={kind: bandwidth * rate / wide for kind, rate in timed.bandwidth.items()},
-        basis="published" if known else "similar",
+        basis="published" if has_products else "similar",
         source=(
-            f"no kernel was timed on this GPU: {'an A100' if has_flash else 'a V100'}'s curves, scaled to {shares} of "
-            f"the data sheet, "
-            + (f"as published ({', '.join(_QUANTITY_TITLES[name] for name in known)}) or " if known else "as ")
-            + "measured on similar GPUs"
+            f"no kernel was timed on this GPU: {'an A100' if has_flash else 'a V100'}'s curves, scaled to shares of "
+            f"its data sheet: {'; '.join(origins)}"
         ),
         tensor_cores=timed.tensor_cores if (device.compute_capability or (0, 0)) >= (7, 0) else None,
     )
