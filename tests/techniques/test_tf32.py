@@ -30,6 +30,15 @@ def test_setting_allows_tf32_for_this_session_only():
     assert not is_allowed()
 
 
+def test_newer_interface_of_a_recipe_is_left_alone():
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    try:
+        tf32.apply(Settings())
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = "ieee"
+
+
 def test_the_recipes_own_choice_remains():
     torch.backends.cuda.matmul.allow_tf32 = True
     for value in (False, True, False):

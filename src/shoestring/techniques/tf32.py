@@ -13,7 +13,8 @@ _allowed: list[bool] = []
 def apply(settings: Settings) -> None:
     """Allow TF32 for matrix products if the settings say so; otherwise what the recipe has chosen itself remains.
 
-    For convolutions PyTorch allows it by default.
+    For convolutions PyTorch allows it by default. The flag is read only if the setting is on, because reading it fails
+    in a process in which a recipe has set `fp32_precision`.
     """
     if settings.tf32 and not torch.backends.cuda.matmul.allow_tf32:
         torch.backends.cuda.matmul.allow_tf32 = True

@@ -197,6 +197,7 @@ def test_untimed_gpu_has_scaled_curves() -> None:
     assert interpolate_rate(card.products, 1e8 * ratio) == pytest.approx(small * ratio)
     large = product(1, 8192, 8192, 8192, precision="bf16")
     published = DEVICES["rtx3090"].sustained["bf16_flops"]
+    assert card.half["bf16"] == published
     assert 0.9 * published < rate(large, card) < published
 
 
