@@ -62,8 +62,8 @@ RUNS = (
 )
 
 
-def predicted(run: Run, trace: Trace, *, is_hidden: bool | None = None) -> Seconds:
-    """Predict a step; with `is_hidden` as if it were known whether the exchange is."""
+def predicted(run: Run, trace: Trace, *, is_hidden: bool = False) -> Seconds:
+    """Predict a step; with `is_hidden` as if the GPUs computed while they exchange."""
     device = DEVICES[run.device]
     link = link_of(device)
     estimate = update_seconds(
@@ -73,7 +73,7 @@ def predicted(run: Run, trace: Trace, *, is_hidden: bool | None = None) -> Secon
         gpus=GPUS,
         sharding="zero3" if run.is_sharded else "ddp",
         torch_ddp=not run.is_sharded,
-        link=link if is_hidden is None else replace(link, is_hidden=is_hidden),
+        link=replace(link, hides_gathers=True) if is_hidden else link,
     )
     assert estimate
     return estimate

@@ -51,7 +51,7 @@ def test_link_belongs_to_the_device() -> None:
     nvlink, direct, staged, narrow = (link_of(DEVICES[name]) for name in ("a100-80", "l4", "rtx3090", "rtx4060"))
     assert nvlink.bandwidth > 5 * direct.bandwidth and direct.bandwidth > 2 * staged.bandwidth
     assert staged.bandwidth == pytest.approx(2 * narrow.bandwidth)
-    assert (nvlink.is_hidden, direct.is_hidden, staged.is_hidden) == (True, True, False)
+    assert (nvlink.hides_gathers, direct.hides_gathers, staged.hides_gathers) == (True, True, False)
     assert "host memory" in staged.name and "host memory" not in direct.name
     # What is not known of a GPU counts as missing.
     unknown = dataclasses.replace(DEVICES["l4"], peer_access=None, pcie="")

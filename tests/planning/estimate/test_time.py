@@ -9,7 +9,7 @@ from shoestring.hardware.catalog import DEVICES, Device
 from shoestring.hardware.probe import local_cpu
 from shoestring.planning.estimate.calibration import Calibration
 from shoestring.planning.estimate.exchange import LINKS, exchange_seconds, link_of
-from shoestring.planning.estimate.rates import MEASURED_RATES
+from shoestring.planning.estimate.rates import MEASURED_RATES, find_rates
 from shoestring.planning.estimate.spread import SCORED, Spread, spread
 from shoestring.planning.estimate.time import Seconds, update_seconds
 from shoestring.planning.trace.record import Alloc, Event, Op, Phase, Trace
@@ -180,7 +180,7 @@ def test_high_end_has_the_exchange_after_the_computation() -> None:
     link = dataclasses.replace(LINKS[0], bandwidth=4e9, latency=0.0)
     # FSDP gathers the weights in two seconds, while two seconds are computed.
     hidden = seconds(steps, gpus=2, sharding="zero3", link=link)
-    shown = seconds(steps, gpus=2, sharding="zero3", link=dataclasses.replace(link, is_hidden=False))
+    shown = seconds(steps, gpus=2, sharding="zero3", link=dataclasses.replace(link, hides_gathers=False))
     slow = seconds(steps, gpus=2, sharding="zero3", link=dataclasses.replace(link, slowest=0.5))
     assert hidden.parts["exchange"] == pytest.approx(0.0, abs=0.03)
     assert shown.parts["exchange"] == pytest.approx(2.0, abs=0.03)
@@ -200,6 +200,12 @@ def test_two_gpus_without_peer_access_compute_and_exchange_in_turn() -> None:
     one, two = seconds(steps, card), seconds(steps, card, gpus=2, sharding="zero3")
     exchanged = 13e9 / link_of(card).bandwidth
     assert two.value == pytest.approx(one.value + exchanged, rel=0.01)
+    # Nothing waits for gradients before backward ends.
+    facts = dataclasses.replace(facts, parameters_trainable=10**8)
+    replicas = seconds(dataclasses.replace(steps, facts=facts), card, gpus=2, torch_ddp=True)
+    copies = 16 * 10**8 / find_rates(card).bandwidth["elementwise"]
+    assert replicas.parts["exchange"] - copies == pytest.approx(exchange_seconds(25 * 2**20, 2, link_of(card)))
+    assert replicas.high > (one.value + 4e8 / link_of(card).bandwidth) * 1.5
 
 
 def test_library_that_reads_each_loss_does_not_run_ahead() -> None:

@@ -23,9 +23,9 @@ class Link:
     source: str
     slowest: float = 1.0
     """The share of `bandwidth` that the high end of a range assumes."""
-    is_hidden: bool = True
-    """Whether GPUs compute while they exchange, in an expected time. The low end of a range assumes it in any case, and
-    the high end never does."""
+    hides_gathers: bool = True
+    """Whether GPUs compute while FSDP2 gathers weights, in an expected time. The low end of a range assumes that every
+    exchange is hidden so, the high end that none is."""
 
 
 LINKS = (
@@ -86,10 +86,12 @@ _SHORT_LATENCY = 0.04e-3
 def link_of(device: Device, without: str | None = None) -> Link:
     """Return the link between GPUs of this kind in one machine; measurements of sources with `without` are excluded.
 
-    Where GPUs have no access to each other's memory, an exchange is taken to add to the time of computation. NCCL then
-    copies through host memory with kernels of its own, which take turns with those of the computation: steps of FSDP on
-    two RTX 3090s take as long as both together, and on two RTX 4090s between both together and the longer of them
-    (AnswerDotAI/fsdp_qlora, `benchmarks_03_2024.md`). What is not known of a GPU counts as missing.
+    Where GPUs have no access to each other's memory, NCCL copies through host memory, with kernels that wait for room
+    beside those of the computation. The gathers of FSDP are then taken to add to the time of computation, since each
+    layer waits for its weights, which are requested only one layer ahead: its steps on two RTX 3090s take as long as
+    both together, and on two RTX 4090s between that and the longer of both (AnswerDotAI/fsdp_qlora,
+    `benchmarks_03_2024.md`). Nothing waits for the gradients of DistributedDataParallel before backward ends, and T4s,
+    which exchange at the rate of host memory too, hide them (`LINKS`). What is not known of a GPU counts as missing.
     """
     if device.name == "t4":
         return next(link for link in LINKS if not without or without not in link.source)
@@ -107,7 +109,7 @@ def link_of(device: Device, without: str | None = None) -> Link:
         latency=_SHORT_LATENCY,
         source=f"{share:.0%} of PCIe {text}, as others measured of NCCL",
         slowest=_OTHER_LANES if staged else 0.5,
-        is_hidden=not staged,
+        hides_gathers=not staged,
     )
 
 

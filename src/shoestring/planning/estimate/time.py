@@ -94,8 +94,9 @@ def update_seconds(
     if gpus > 1:
         usual = link or link_of(device, without)
         slowest = replace(usual, bandwidth=usual.bandwidth * usual.slowest)
+        is_expected_hidden = usual.hides_gathers or sharding not in GATHERS
         for (parts, final), used_link, is_hidden in zip(
-            timings, (usual, usual, slowest), (True, usual.is_hidden, False), strict=True
+            timings, (usual, usual, slowest), (True, is_expected_hidden, False), strict=True
         ):
             used = final if is_hidden and not (by_library or cuda_graphs) else ()
             parts["exchange"] += _exchange(
