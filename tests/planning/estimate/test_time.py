@@ -138,7 +138,7 @@ def test_engine_exchanges_after_all_microbatches() -> None:
     trace = update(forward=long, backward=long, optimizer=op(), microbatches=2)
     facts = dataclasses.replace(trace.facts, parameters_trainable=500_000_000, weight_bytes=2 * 10**9)
     trace = dataclasses.replace(trace, facts=facts)
-    link = dataclasses.replace(LINKS[0], bandwidth=1e9, latency=0.0)
+    link = dataclasses.replace(LINKS[0], bandwidth=1e9, latency=0.0, hides_gathers=True)
     exchange = {
         (gpus, sharding): seconds(trace, microbatches=3, gpus=gpus, sharding=sharding, link=link).parts["exchange"]
         for gpus in (2, 4)
@@ -177,7 +177,7 @@ def test_high_end_has_the_exchange_after_the_computation() -> None:
     steps = update(forward=long, backward=long, optimizer=op())
     facts = dataclasses.replace(steps.facts, parameters_trainable=10**6, weight_bytes=8 * 10**9)
     steps = dataclasses.replace(steps, facts=facts)
-    link = dataclasses.replace(LINKS[0], bandwidth=4e9, latency=0.0)
+    link = dataclasses.replace(LINKS[0], bandwidth=4e9, latency=0.0, hides_gathers=True)
     # FSDP gathers the weights in two seconds, while two seconds are computed.
     hidden = seconds(steps, gpus=2, sharding="zero3", link=link)
     shown = seconds(steps, gpus=2, sharding="zero3", link=dataclasses.replace(link, hides_gathers=False))

@@ -34,16 +34,19 @@ LINKS = (
         bandwidth=3.67 * GIB,
         latency=0.14e-3,
         source="Shakhtar-Sankur/tandem: NCCL's all-reduce on two T4s, 0.41 ms for 1 MiB, 17.07 ms for 64 MiB",
+        hides_gathers=False,
     ),
     Link(
         name="T4s on PCIe, accelerate's",
         bandwidth=4.5 * GIB,
         latency=0.14e-3,
         source="huggingface/accelerate, gradient_synchronization.md: 90 ms less for a BERT's gradients not sent",
+        hides_gathers=False,
     ),
 )
-"""Of T4s. The first is used by default; the second is a bound from a different kind of measurement. That exchanges are
-hidden is known of DistributedDataParallel on T4s: AdaptDL's updates are predicted so (`benchmarks/time/score.py`)."""
+"""Of T4s. The first is used by default; the second is a bound from a different kind of measurement. The rate is that of
+copies through host memory. DistributedDataParallel hides its exchange on T4s: AdaptDL's and tandem's updates are
+predicted so (`benchmarks/time/score.py`)."""
 
 _NVLINK: Mapping[str, tuple[float, str]] = {
     name: link
