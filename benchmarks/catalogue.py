@@ -85,6 +85,18 @@ BENCHMARKS = (
         _MEASUREMENTS,
     ),
     _benchmark(
+        "time_cards",
+        "How exact is the predicted time on GPUs whose kernels nobody has timed?",
+        "benchmarks/time/score.py cards DATA/cards/rows.csv --json OUT",
+        "the published measurements (DATA), and timm and torchvision in a folder (SHOESTRING_TIMM)",
+    ),
+    _benchmark(
+        "time_two_gpus",
+        "How exact is the predicted time of two GPUs that exchange through host memory?",
+        "benchmarks/time/two_gpus.py DATA/architectures/llama-2-7b.json --json OUT",
+        _MEASUREMENTS,
+    ),
+    _benchmark(
         "time_measured",
         "How exact is the predicted time on this CPU, with its measured rates?",
         "benchmarks/time/measured.py --json OUT",

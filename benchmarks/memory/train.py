@@ -169,7 +169,7 @@ def _build_step(model: str, shape: str, optimizer_spec: OptimizerSpec, configs: 
             optimizer_spec=optimizer_spec,
         )
     if "x" in shape:
-        classifier = _add_loss(xmem.torchvision_model(model))
+        classifier = add_loss(xmem.torchvision_model(model))
         return Step(
             build_model=lambda: classifier,
             build_batch=lambda size: _image_batch(shape, size),
@@ -216,7 +216,7 @@ def _image_batch(shape: str, size: int) -> tuple[Tensor, Tensor]:
     return torch.zeros(size, 3, height, width, device="meta"), torch.zeros(size, dtype=torch.int64)
 
 
-def _add_loss(classifier: nn.Module) -> nn.Module:
+def add_loss(classifier: nn.Module) -> nn.Module:
     from torch import nn
     from torch.nn.functional import cross_entropy
 

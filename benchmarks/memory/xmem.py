@@ -250,7 +250,7 @@ def _make_contiguous_before_sdpa() -> None:
 
 def torchvision_model(name: str) -> nn.Module:
     """Build the torchvision classification model `name` with the classes of the measured runs. Raises UsageError."""
-    models = _torchvision_models()
+    models = import_torchvision()
     name, classes = _CLASSES.get(name) or (_torchvision_name(name, models.list_models()), 1000)
     model: nn.Module = models.get_model(name, weights=None, num_classes=classes)
     return model
@@ -264,7 +264,7 @@ def _torchvision_name(name: str, known: list[str]) -> str:
         raise UsageError(f"torchvision has no model {name}") from None
 
 
-def _torchvision_models() -> Any:
+def import_torchvision() -> Any:
     """Import `torchvision.models`, from the folder in SHOESTRING_TORCHVISION if that is set.
 
     Its compiled operators, which a CPU build of torch cannot load, are missing, but it needs the schemas of two.

@@ -37,6 +37,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "memory_loading": accuracy.memory_loading,
     "memory_fitcheck": accuracy.memory_fitcheck,
     "time_groups": accuracy.time_groups,
+    "time_cards": accuracy.time_cards,
+    "time_two_gpus": accuracy.time_two_gpus,
     "time_cpu": accuracy.time_cpu,
     "whole_run": accuracy.whole_run,
     "gpu_whole_run": gpu.whole_run,

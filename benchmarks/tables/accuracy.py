@@ -238,6 +238,43 @@ def time_groups() -> str:
     )
 
 
+def time_cards() -> str:
+    """Write the errors of steps on GPUs whose kernels were not timed, and of a V100's, by card and source."""
+    sources = {"LAM": "ResNet-50 and BERT", "TIMM": "CNNs and vision transformers"}
+    groups: dict[str, list[Row]] = {}
+    for row in _scored("time_cards"):
+        card, source, precision = row["group"].rsplit(" ", 2)
+        groups.setdefault(f"{card}, {sources[source]}, {precision}", []).append(row)
+    head = ("rows", "number", "median error", "90th percentile", "worst", "within the range", "under the high end")
+    all_rows = [row for rows in groups.values() for row in rows]
+    return table(
+        head,
+        (
+            [title, *_error_columns(rows, (1, 1, 1)), *_held(rows)]
+            for title, rows in (*groups.items(), ("all", all_rows))
+        ),
+    )
+
+
+def time_two_gpus() -> str:
+    """Write published steps on two GPUs beside the predictions, and those with a hidden exchange."""
+    head = ("step", "measured", "predicted", "range", "error", "if the exchange were hidden")
+    return table(
+        head,
+        (
+            [
+                row["id"],
+                f"{row['measured']:.2f} s",
+                f"{row['estimate']:.2f} s",
+                f"{row['low']:.2f} to {row['high']:.2f} s",
+                f"{row['estimate'] / row['measured'] - 1:+.0%}",
+                f"{row['hidden']:.2f} s",
+            ]
+            for row in read_result("time_two_gpus")["rows"]
+        ),
+    )
+
+
 def time_cpu() -> str:
     """Write the measured updates of a CPU beside the predictions from a file of rates and from two rates."""
     titles = {

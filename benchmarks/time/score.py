@@ -1,6 +1,6 @@
 """Compare the estimates of time with updates that others measured on real GPUs.
 
-    python benchmarks/time/score.py lora|train ROWS.csv --json OUT [--configs DIR] [--only ID,ID]
+    python benchmarks/time/score.py lora|train|cards ROWS.csv --json OUT [--configs DIR] [--only ID,ID]
 
 This script measures and downloads nothing. OUT has the form of the memory scores, in seconds per step. The estimate of
 a row excludes the measurements of its own source: in OUT each row has its `source`, and in `range_from` the sources
@@ -21,7 +21,7 @@ from benchmarks.memory import lora, score
 from benchmarks.memory.cases import Case, Row, Rows
 from benchmarks.memory.score import Score
 from benchmarks.percentiles import percentile
-from benchmarks.time import train
+from benchmarks.time import cards, train
 
 from shoestring.base.errors import UsageError
 from shoestring.planning.estimate.time import update_seconds
@@ -45,12 +45,13 @@ SETS: Mapping[str, Rows] = {
         quantity="seconds",
         group=lambda row: f"{row['gpu']} {row['model']} {row['precision'].split()[0]}",
     ),
+    "cards": cards.ROWS,
 }
 
 
 def source(row: Row) -> str:
     """Return the repository of a row."""
-    return (row.get("source") or ARCHIVE).partition("#")[0]
+    return (row.get("source") or ARCHIVE).partition("#")[0].partition("@")[0]
 
 
 def score_time(row: Row, kind: Rows, case: Case, trace: Trace) -> Score:
@@ -65,6 +66,7 @@ def score_time(row: Row, kind: Rows, case: Case, trace: Trace) -> Score:
         torch_ddp=sharding == "ddp",
         without=source(row),
         cudnn_benchmark=case.settings.cudnn_benchmark,
+        tf32=case.settings.tf32,
     )
     if estimate is None:
         raise UsageError(f"the rates of {case.device.title} are unknown")
@@ -77,6 +79,20 @@ def score_time(row: Row, kind: Rows, case: Case, trace: Trace) -> Score:
         group=kind.group(row),
         details={"source": source(row), "range_from": estimate.range_names},
     )
+
+
+def row_lines(scores: Iterable[Score]) -> Iterator[str]:
+    """Yield for each row the predicted and the measured seconds, their ratio and whether the range has the latter."""
+    for row_score in scores:
+        if row_score.skipped:
+            yield f"{row_score.row['id']}: {row_score.skipped}"
+            continue
+        estimate, measured_seconds = row_score.estimate, row_score.measured
+        inside = "yes" if estimate.low <= measured_seconds <= estimate.high else "no"
+        yield (
+            f"{row_score.row['id']}: predicted {estimate.value:.3f} s ({estimate.low:.3f} to {estimate.high:.3f}), "
+            f"measured {measured_seconds:.3f} s, ratio {estimate.value / measured_seconds:.2f}, in range: {inside}"
+        )
 
 
 def spread_lines(scores: Iterable[Score]) -> Iterator[str]:
@@ -92,6 +108,7 @@ def spread_lines(scores: Iterable[Score]) -> Iterator[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     scores, kind = score.run(arguments, SETS, score_time, __doc__)
+    print(*row_lines(scores), sep="\n")
     print(score.table(scores, kind))
     print("measured over predicted:", *spread_lines(scores), sep="\n")
     return 0

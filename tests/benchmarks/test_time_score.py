@@ -11,7 +11,7 @@ import pytest
 import torch
 from benchmarks.memory import train as memory_train
 from benchmarks.memory.score import Score
-from benchmarks.time import adaptdl, derive, gavel, score, train
+from benchmarks.time import adaptdl, cards, derive, gavel, score, train
 
 from shoestring.base.errors import UsageError
 from shoestring.planning.estimate.kernels import padded_flops
@@ -105,6 +105,48 @@ def test_estimate_from_its_own_source_is_refused(monkeypatch: pytest.MonkeyPatch
     trace: Any = None
     with pytest.raises(UsageError, match="own source"):
         score.score_time(ROW, score.SETS["train"], case, trace)
+
+
+CARD = {
+    "id": "LAM-3090-bert",
+    "gpu": "RTX 3090",
+    "num_gpus": "1",
+    "model": "bert-base-uncased",
+    "precision": "fp32 (NGC enables TF32 on Ampere and newer)",
+    "micro_batch": "48",
+    "seq_len_or_image": "384 (padded)",
+    "seconds_per_step": "0.56",
+    "source": "someone/else@0123456:results/log.txt",
+}
+
+
+def test_rows_of_cards_name_their_precision_and_memory_format() -> None:
+    def settings(**changes: str) -> Any:
+        return cards.case(CARD | changes, Path()).settings
+
+    assert (settings().precision, settings().tf32, settings().optimizer_kernel) == ("fp32", True, "fused")
+    assert not settings(gpu="V100-SXM2-16GB").tf32  # it has none
+    # BERT has weights in fp16, all others are trained with autocast.
+    assert (settings(precision="--fp16 of run_squad.py").precision, settings(precision="--fp16").tf32) == (
+        "fp32",
+        False,
+    )
+    images = {"id": "TIMM-1", "model": "timm resnet18", "precision": "torch.cuda.amp fp16 autocast"}
+    last = settings(**images, seq_len_or_image="224x224, channels_last")
+    assert (last.precision, last.memory_format, last.optimizer_kernel) == ("fp16", "channels_last", "for-loop")
+    assert last.cudnn_benchmark and settings(**images).memory_format == "contiguous"
+    with pytest.raises(UsageError, match="unknown GPU Voodoo"):
+        settings(gpu="Voodoo")
+    assert score.source(CARD) == "someone/else"
+    assert score.SETS["cards"].group(CARD) == "RTX 3090 LAM fp32"
+
+
+def test_rows_are_printed_with_their_ratio() -> None:
+    estimate = Seconds(parts={"forward": 0.5}, low=0.4, high=0.55, source="")
+    scores = [Score(row=CARD, measured=0.56, estimate=estimate), Score(row=ROW, skipped="no rates")]
+    line, skipped = score.row_lines(scores)
+    assert "predicted 0.500 s (0.400 to 0.550), measured 0.560 s, ratio 0.89, in range: no" in line
+    assert skipped == "T1: no rates"
 
 
 def test_loop_is_read_from_notes_and_source() -> None:

@@ -88,7 +88,10 @@ def notable_settings(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
     ).json()
     plain["logical_shards"] = settings.get("gpus") or 1
     shared = ("gpus", "sharding", "logical_shards")
-    names = (*shared, "checkpointing", "optimizer_kernel", "memory_format", "offload", "allocator", "cudnn_benchmark")
+    names = (
+        *(*shared, "checkpointing", "optimizer_kernel", "memory_format", "offload", "allocator", "cudnn_benchmark"),
+        "tf32",
+    )
     changed = [(name, settings[name]) for name in names if settings.get(name) not in (None, plain[name])]
     return [("micro_batch", settings["micro_batch"]), ("precision", settings["precision"]), *changed]
 

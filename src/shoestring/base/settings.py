@@ -84,6 +84,11 @@ class Settings:
     computed. If it overflows, the modules to compute in fp32 are determined, added to this setting and stored in the
     run's plan, or the run is refused."""
     cudnn_benchmark: Annotated[bool, "let cuDNN benchmark its convolution algorithms and use the fastest"] = False
+    tf32: Annotated[
+        bool, "compute matrix products of fp32 data in TF32, with 10 bits of mantissa instead of 23, where a GPU has it"
+    ] = False
+    """This is `torch.backends.cuda.matmul.allow_tf32`; it changes the training result. GPUs have it from compute
+    capability 8.0 on (GeForce 30, A100). For convolutions PyTorch allows TF32 by default, and so does a run."""
     workers: Annotated[
         int | None,
         "processes that load training data in advance; by default 0 until waiting for data takes 5% of the time",

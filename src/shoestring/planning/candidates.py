@@ -27,7 +27,16 @@ from shoestring.techniques.autotuning import uses_cudnn_benchmark
 UNTRACED = {
     name: getattr(Settings(), name)
     for name in (
-        *("allocator", "cudnn_benchmark", "workers", "stage", "save", "save_every_updates", "save_every_seconds"),
+        *(
+            "allocator",
+            "cudnn_benchmark",
+            "tf32",
+            "workers",
+            "stage",
+            "save",
+            "save_every_updates",
+            "save_every_seconds",
+        ),
         *("save_epochs", "keep_checkpoints", "keep_light", "light_weights"),
     )
 }
@@ -323,5 +332,7 @@ def seconds_of(
         calibration=calibration,
         cuda_graphs=settings.cuda_graphs,
         cudnn_benchmark=uses_cudnn_benchmark(settings, loaded.parts),
-        overlapped=loaded.parts.learning.trainer is None,  # a library's trainer exchanges after backward
+        tf32=settings.tf32,
+        compiled=settings.compile == "yes",
+        by_library=loaded.parts.learning.trainer is not None,
     )

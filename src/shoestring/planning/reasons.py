@@ -41,8 +41,12 @@ def reasons(
         sentences.append(_packing_reason(load, chosen, loaded))
     if settings.compile == "yes":
         sentences.append(
-            "compile yes: memory and time are predicted without compilation, because compiled blocks are not estimated"
+            "compile yes: memory and time are predicted without compilation, because compiled blocks are not "
+            "estimated; only the low end of the time is that of updates that torch.compile makes 1.51 times as fast "
+            "(1.21 in fp32), as its authors report for an A100"
         )
+    if settings.tf32 and target.device.tf32_flops is None:
+        sentences.append(f"tf32: {target.device.title} has no TF32, so matrix products of fp32 data stay in fp32")
     if settings.cuda_graphs:
         sentences.append(
             "compile graphs: the time is predicted without kernel launches for microbatches, the memory as without "

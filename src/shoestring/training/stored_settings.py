@@ -20,6 +20,7 @@ OF_THE_RESULT = (
     "sharding",
     "fp32_modules",
     "cudnn_benchmark",
+    "tf32",
 )
 """The settings that `engine.environment` compares with those of the checkpoint."""
 

@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 
 from shoestring.base.units import MIB
+from shoestring.hardware.catalog import DEVICES
 from shoestring.planning.estimate.disk import saving_seconds
-from shoestring.planning.estimate.exchange import LINKS, exchange_seconds, exposed_seconds, replica_seconds
+from shoestring.planning.estimate.exchange import LINKS, exchange_seconds, exposed_seconds, link_of, replica_seconds
 
 
 @pytest.mark.parametrize(("size", "measured"), [(1, 0.4108e-3), (16, 4.32696e-3), (64, 17.069e-3)])
@@ -43,6 +44,19 @@ def test_gradients_are_sent_when_they_are_final() -> None:
     assert seconds((9.0, 100), gpus=4) == 0.0
     assert seconds((6.0, 100), gpus=4) == 2.0
     assert seconds((9.0, 100), sends_weights=True) == 4.0
+
+
+def test_link_belongs_to_the_device() -> None:
+    assert link_of(DEVICES["t4"]) == LINKS[0] and link_of(DEVICES["t4"], "tandem") == LINKS[1]
+    nvlink, direct, staged, narrow = (link_of(DEVICES[name]) for name in ("a100-80", "l4", "rtx3090", "rtx4060"))
+    assert nvlink.bandwidth > 5 * direct.bandwidth and direct.bandwidth > 2 * staged.bandwidth
+    assert staged.bandwidth == pytest.approx(2 * narrow.bandwidth)
+    assert (nvlink.hides_gathers, direct.hides_gathers, staged.hides_gathers) == (True, True, False)
+    assert "host memory" in staged.name and "host memory" not in direct.name
+    # What is not known of a GPU counts as missing.
+    unknown = dataclasses.replace(DEVICES["l4"], peer_access=None, pcie="")
+    assert link_of(unknown) == dataclasses.replace(staged, name=link_of(unknown).name)
+    assert all(link_of(device).bandwidth > 1e9 for device in DEVICES.values())
 
 
 def test_save_is_written_and_read_back() -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from statistics import median
 from typing import get_args
 
 import pytest
@@ -18,7 +19,7 @@ from shoestring.planning.estimate.kernels import (
     padded_flops,
     tiled_flops,
 )
-from shoestring.planning.estimate.rates import MEASURED_RATES, Rates, find_rates, scale_curve
+from shoestring.planning.estimate.rates import MEASURED_RATES, Rates, find_rates, scale_curve, sustained_rate
 from shoestring.planning.trace.record import Op
 
 T4 = MEASURED_RATES["t4"]
@@ -188,11 +189,56 @@ def test_untimed_gpu_has_scaled_curves() -> None:
     curve = scale_curve(((8.0, 1e12), (9.0, 2e12)), 20e12)
     assert [size for size, _ in curve] == pytest.approx([9.0, 10.0])
     assert [value for _, value in curve] == pytest.approx([10e12, 20e12])
-    a100, t4 = find_rates(DEVICES["a100-40"]), find_rates(DEVICES["t4"])
-    assert a100 and t4
+    a100, card = find_rates(DEVICES["a100-40"]), find_rates(DEVICES["rtx3090"])
+    assert a100 and card and (a100.basis, card.basis) == ("timed", "published")
+    # Products that take equally long have equal shares of the GPUs' rates.
+    ratio = card.products[-1][1] / a100.products[-1][1]
+    small = interpolate_rate(a100.products, 1e8)
+    assert interpolate_rate(card.products, 1e8 * ratio) == pytest.approx(small * ratio)
     large = product(1, 8192, 8192, 8192, precision="bf16")
-    assert rate(large, a100) > 0.9 * 0.32 * 312e12 > rate(large, t4)
-    assert all(find_rates(device) for device in DEVICES.values())
+    published = DEVICES["rtx3090"].sustained["bf16_flops"]
+    assert card.half["bf16"] == published
+    assert 0.9 * published < rate(large, card) < published
+
+
+def test_every_gpu_has_rates_that_do_not_exceed_its_data_sheet_by_far() -> None:
+    for device in DEVICES.values():
+        rates = find_rates(device)
+        assert rates and device.bandwidth and device.fp32_flops
+        assert 0.25 * device.fp32_flops < rates.products[-1][1] < 1.3 * device.fp32_flops, device.name
+        assert 0.6 * device.bandwidth < rates.bandwidth["elementwise"] < device.bandwidth, device.name
+
+
+def test_gpus_without_published_rates_have_the_shares_of_similar_ones() -> None:
+    device = DEVICES["rtx3060"]
+    assert "fp16_flops" not in device.sustained and device.fp16_flops
+    similar = [
+        other.sustained["fp16_flops"] / other.fp16_flops
+        for other in DEVICES.values()
+        if other.fp16_flops and "fp16_flops" in other.sustained
+        if other.compute_capability == (8, 6) and "GeForce" in other.title and "laptop" not in other.name
+    ]
+    assert sustained_rate(device, "fp16_flops") == pytest.approx(device.fp16_flops * median(similar))
+    rates = find_rates(device)
+    assert rates and rates.basis == "similar" and "similar GPUs" in rates.source
+    # A card without a power cable has the share of other such cards, not that of larger ones with the same chip.
+    small, large = (sustained_rate(DEVICES[name], "fp16_flops") for name in ("l4", "rtx6000ada"))
+    assert small and large and small / 121e12 < 0.7 < large / 364e12
+
+
+def test_tf32_is_used_for_convolutions_and_if_allowed_for_products() -> None:
+    rates = find_rates(DEVICES["a100-40"])
+    assert rates and rates.tf32
+    allowed = dataclasses.replace(rates, tf32_products=True)
+    multiply = product(1, 8192, 8192, 8192)
+    assert rate(multiply, rates) < 16.3e12 and rate(multiply, allowed) > 0.9 * rates.tf32
+    attention = dataclasses.replace(multiply, name="aten::_scaled_dot_product_efficient_attention")
+    assert rate(attention, rates) == rate(attention, allowed)
+    convolution = product(1, 256 * 28 * 28, 256, 1024, 1, 1, 28, 28, 1, 1, 1, name="aten::convolution")
+    fp32_only = dataclasses.replace(rates, tf32=None)
+    assert rate(convolution, rates) == rate(convolution, allowed) > 2 * rate(convolution, fp32_only)
+    # A T4 has no TF32.
+    assert rate(multiply, dataclasses.replace(T4, tf32_products=True)) == rate(multiply, T4)
 
 
 def test_volta_is_faster_in_16_bits_and_pascal_is_not() -> None:
@@ -202,4 +248,4 @@ def test_volta_is_faster_in_16_bits_and_pascal_is_not() -> None:
     assert rate(product(*large), pascal) == pytest.approx(6.51e12 * overhead)
     assert rate(product(*large, precision="fp16"), pascal) == rate(product(*large), pascal)
     assert rate(product(*large), volta) == pytest.approx(13.2e12 * overhead)
-    assert rate(product(*large, precision="fp16"), volta) == pytest.approx(83e12 * overhead)
+    assert rate(product(*large, precision="fp16"), volta) == pytest.approx(95e12 * overhead)

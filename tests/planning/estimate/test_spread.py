@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from statistics import NormalDist
 
 import pytest
@@ -62,7 +63,16 @@ def test_high_end_holds_for_the_rows_of_sources_left_out() -> None:
 def test_predictions_from_timed_kernels_share_their_sources() -> None:
     assert spread(DEVICES["p100"]) == spread(DEVICES["v100"]) == spread(T4)
     assert spread(T4).names == tuple(SOURCES)
-    assert "no measured update" in spread(DEVICES["l4"]).source
+    assert spread(DEVICES["a100-80"]) == spread(T4)
+
+
+def test_uncertain_rates_widen_the_range() -> None:
+    timed, published, similar = (spread(DEVICES[name]) for name in ("t4", "rtx3090", "rtx3060"))
+    assert timed.high < published.high < similar.high < 1.66 and published.high < 1.61
+    assert timed.low > published.low > similar.low > 0.6
+    assert "published rates" in published.source and "similar GPUs" in similar.source
+    no_rates = dataclasses.replace(DEVICES["rtx3090"], bandwidth=None)
+    assert "no measured update" in spread(no_rates).source
 
 
 def test_a_range_does_not_use_an_excluded_source() -> None:

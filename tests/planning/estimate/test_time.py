@@ -8,8 +8,8 @@ import pytest
 from shoestring.hardware.catalog import DEVICES, Device
 from shoestring.hardware.probe import local_cpu
 from shoestring.planning.estimate.calibration import Calibration
-from shoestring.planning.estimate.exchange import LINKS, exchange_seconds
-from shoestring.planning.estimate.rates import MEASURED_RATES
+from shoestring.planning.estimate.exchange import LINKS, exchange_seconds, link_of
+from shoestring.planning.estimate.rates import MEASURED_RATES, find_rates
 from shoestring.planning.estimate.spread import SCORED, Spread, spread
 from shoestring.planning.estimate.time import Seconds, update_seconds
 from shoestring.planning.trace.record import Alloc, Event, Op, Phase, Trace
@@ -138,7 +138,7 @@ def test_engine_exchanges_after_all_microbatches() -> None:
     trace = update(forward=long, backward=long, optimizer=op(), microbatches=2)
     facts = dataclasses.replace(trace.facts, parameters_trainable=500_000_000, weight_bytes=2 * 10**9)
     trace = dataclasses.replace(trace, facts=facts)
-    link = dataclasses.replace(LINKS[0], bandwidth=1e9, latency=0.0)
+    link = dataclasses.replace(LINKS[0], bandwidth=1e9, latency=0.0, hides_gathers=True)
     exchange = {
         (gpus, sharding): seconds(trace, microbatches=3, gpus=gpus, sharding=sharding, link=link).parts["exchange"]
         for gpus in (2, 4)
@@ -166,10 +166,74 @@ def test_engine_exchanges_gradients_from_the_last_backward_on() -> None:
     link = dataclasses.replace(LINKS[0], bandwidth=1e9, latency=0.0)
     exchange = {
         options: seconds(steps, microbatches=3, gpus=2, link=link, **dict(options)).parts["exchange"]
-        for options in ((), (("overlapped", False),), (("cuda_graphs", True),), (("sharding", "zero1"),))
+        for options in ((), (("by_library", True),), (("cuda_graphs", True),), (("sharding", "zero1"),))
     }
     # The first gradient is computed a second before the end, which it takes to send it.
     assert [*exchange.values()] == pytest.approx([1.0, 2.0, 2.0, 3.0], rel=1e-3)
+
+
+def test_high_end_has_the_exchange_after_the_computation() -> None:
+    long = op(size=round(WIDE))
+    steps = update(forward=long, backward=long, optimizer=op())
+    facts = dataclasses.replace(steps.facts, parameters_trainable=10**6, weight_bytes=8 * 10**9)
+    steps = dataclasses.replace(steps, facts=facts)
+    link = dataclasses.replace(LINKS[0], bandwidth=4e9, latency=0.0, hides_gathers=True)
+    # FSDP gathers the weights in two seconds, while two seconds are computed.
+    hidden = seconds(steps, gpus=2, sharding="zero3", link=link)
+    shown = seconds(steps, gpus=2, sharding="zero3", link=dataclasses.replace(link, hides_gathers=False))
+    slow = seconds(steps, gpus=2, sharding="zero3", link=dataclasses.replace(link, slowest=0.5))
+    assert hidden.parts["exchange"] == pytest.approx(0.0, abs=0.03)
+    assert shown.parts["exchange"] == pytest.approx(2.0, abs=0.03)
+    limits = spread(T4)
+    for estimate, longest in ((hidden, 4.0), (shown, 4.0), (slow, 6.0)):
+        factor = math.exp(math.hypot(math.log(longest / estimate.value), math.log(limits.high)))
+        assert estimate.high == pytest.approx(factor * estimate.value, rel=0.03)
+    assert shown.low < hidden.value
+
+
+def test_two_gpus_without_peer_access_compute_and_exchange_in_turn() -> None:
+    card = DEVICES["rtx3090"]
+    assert card.peer_access is False and card.bandwidth
+    steps = update(forward=op(size=10**12), backward=op(size=10**12), optimizer=op())
+    facts = dataclasses.replace(steps.facts, parameters_trainable=10**6, weight_bytes=13 * 10**9)
+    steps = dataclasses.replace(steps, facts=facts)
+    one, two = seconds(steps, card), seconds(steps, card, gpus=2, sharding="zero3")
+    exchanged = 13e9 / link_of(card).bandwidth
+    assert two.value == pytest.approx(one.value + exchanged, rel=0.01)
+    # Nothing waits for gradients before backward ends.
+    facts = dataclasses.replace(facts, parameters_trainable=10**8)
+    replicas = seconds(dataclasses.replace(steps, facts=facts), card, gpus=2, torch_ddp=True)
+    copies = 16 * 10**8 / find_rates(card).bandwidth["elementwise"]
+    assert replicas.parts["exchange"] - copies == pytest.approx(exchange_seconds(25 * 2**20, 2, link_of(card)))
+    assert replicas.high > (one.value + 4e8 / link_of(card).bandwidth) * 1.5
+
+
+def test_library_that_reads_each_loss_does_not_run_ahead() -> None:
+    # The device is busy in backward, while the host would queue the next microbatch.
+    small, long = dataclasses.replace(op(size=1), calls=2000), op(size=round(WIDE))
+    steps = update(forward=small, backward=long, optimizer=op(), microbatches=2)
+    ahead, waiting = seconds(steps, microbatches=4), seconds(steps, microbatches=4, by_library=True)
+    lost = waiting.parts["forward"] - ahead.parts["forward"]
+    assert lost == pytest.approx(3 * (1999 * VIEW + CALL), rel=0.01)
+    assert waiting.parts["backward"] == pytest.approx(ahead.parts["backward"], rel=0.01)
+
+
+def test_compiled_updates_may_be_faster_by_what_is_published() -> None:
+    steps = update(forward=op(size=round(WIDE)), backward=op(), optimizer=op())
+    plain, compiled = seconds(steps), seconds(steps, compiled=True)
+    assert (compiled.value, compiled.high) == (plain.value, plain.high)
+    assert compiled.low == pytest.approx(plain.low / 1.21)
+    half = dataclasses.replace(steps, precision="fp16")
+    assert seconds(half, compiled=True).low == pytest.approx(plain.low / 1.51)
+
+
+def test_tf32_shortens_products() -> None:
+    steps = update(
+        forward=Op("aten::mm", 10**13, 0, "fp32", shape=(1, 8192, 8192, 8192)), backward=op(), optimizer=op()
+    )
+    a100 = DEVICES["a100-80"]
+    assert seconds(steps, a100, tf32=True).parts["forward"] < 0.3 * seconds(steps, a100).parts["forward"]
+    assert seconds(steps, tf32=True) == seconds(steps)
 
 
 def test_unknown_rates_give_no_time() -> None:

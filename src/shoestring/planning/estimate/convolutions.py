@@ -1,9 +1,10 @@
-"""Seconds of 16-bit convolutions on tensor cores: products in tiles, their memory traffic, and transposes around them.
+"""Seconds of convolutions on tensor cores: products in tiles, their memory traffic, and transposes around them.
 
 The form was chosen with DeepBench's 248 16-bit timings on a T4, forward and both gradients, channels last
 (`benchmarks/time/convolutions.py`: a median error of 14%). If images are channels first, cuDNN transposes input, weight
 and result of each kernel, except of convolutions that are products of the images as they are: 1 x 1 with a stride of
-one, and positions that are aligned in each image.
+one, and positions that are aligned in each image. Those in TF32 are estimated in the same way, at their own rate and
+with 4 bytes for a number.
 """
 
 from __future__ import annotations
@@ -27,8 +28,6 @@ ALIGNMENT = 8
 CHANNEL_STEP = 32
 """Channels that a thread block adds up at once at each position of the kernel, forward and for the input's gradient."""
 
-_BYTES = 2
-
 
 class _Kernel(NamedTuple):
     """One kernel: its FLOPs in whole tiles, the values of the input that it reads or writes, and its starts."""
@@ -38,8 +37,12 @@ class _Kernel(NamedTuple):
     starts: int = 1
 
 
-def tensor_core_seconds(op: Op, cores: TensorCoreConvolutions, rates: Rates) -> list[float]:
-    """Return the device's seconds for a convolution, or for each of its gradients: the weight's first."""
+def tensor_core_seconds(op: Op, cores: TensorCoreConvolutions, rate: float, rates: Rates) -> list[float]:
+    """Return the device's seconds for a convolution, or for each of its gradients: the weight's first.
+
+    `rate` is that of large products in the same type, FLOP/s.
+    """
+    width = 4 if op.precision == "fp32" else 2
     shape = ConvolutionShape(*op.shape)
     bandwidth = rates.bandwidth["elementwise"]
     # The FLOPs are scaled to another microbatch, the shape is not.
@@ -49,12 +52,12 @@ def tensor_core_seconds(op: Op, cores: TensorCoreConvolutions, rates: Rates) -> 
     is_direct = shape.kernel == shape.stride == (1, 1) and shape.height * shape.width % ALIGNMENT == 0
     answer = []
     for kernel in _kernels(op, shape, cores):
-        moved = _BYTES * (scale * (kernel.values + results) + weights)
-        compute_seconds = scale * kernel.flops / (rates.half[op.precision] * cores.share)
+        moved = width * (scale * (kernel.values + results) + weights)
+        compute_seconds = scale * kernel.flops / (rate * cores.share)
         # Computation and memory traffic overlap in part: the sum of squares fits better than the sum or the maximum.
         seconds = kernel.starts * cores.start_seconds + math.hypot(compute_seconds, moved / bandwidth)
         if not (shape.channels_last or is_direct):
-            transposed = _BYTES * (scale * (shape.values + results) + weights)
+            transposed = width * (scale * (shape.values + results) + weights)
             seconds += 2 * transposed / (bandwidth * cores.transpose_share)
         answer.append(seconds)
     return answer

@@ -128,11 +128,19 @@ def fused_flops(shape: Sequence[int]) -> float:
     return padded_flops((convolution.groups * FUSED_PRODUCTS, tiles, convolution.columns, convolution.channels))
 
 
+def _peak(precision: Precision, rates: Rates) -> float:
+    """Return the rate of large matrix products in a precision."""
+    if precision != "fp32":
+        return rates.half[precision]
+    return rates.tf32 if rates.tf32_products and rates.tf32 else rates.products[-1][1]
+
+
 def _recurrent_seconds(op: Op, rates: Rates) -> float:
     """Return the seconds of a recurrent layer: one product for all steps, then one for each, in turn."""
     steps = max(1, op.launches // 2)
     waiting = op.flops * _RECURRENT_SHARES[op.name]
-    all_steps, step = (_product_seconds(work, op.precision, rates) for work in (op.flops - waiting, waiting / steps))
+    peak = _peak(op.precision, rates)
+    all_steps, step = (_product_seconds(work, peak, rates) for work in (op.flops - waiting, waiting / steps))
     return all_steps + steps * (step + RECURRENT_STEP_SECONDS)
 
 
@@ -148,31 +156,36 @@ def _compute_seconds(op: Op, rates: Rates) -> float:
         if is_half:
             return op.flops / (rates.half[op.precision] * rates.half_attention)
         # The depth of half of its products is the width of a head, and of the others the length of the sequence.
-        return _product_seconds(op.flops * (1 + _padding_factor(op.shape)) / 2, op.precision, rates)
+        return _product_seconds(op.flops * (1 + _padding_factor(op.shape)) / 2, rates.products[-1][1], rates)
     if op.name.startswith(_CONVOLUTION):
         return sum(_convolution_parts(op, rates))
-    return _product_seconds(op.flops * _padding_factor(op.shape), op.precision, rates)
+    return _product_seconds(op.flops * _padding_factor(op.shape), _peak(op.precision, rates), rates)
 
 
-def _product_seconds(work: float, precision: Precision, rates: Rates) -> float:
-    """Return the seconds of a product of so many FLOPs, rounded up to whole tiles."""
-    if precision == "fp32":
-        return work / interpolate_rate(rates.products, work)
-    half, peak = rates.half[precision], rates.products[-1][1]
+def _product_seconds(work: float, peak: float, rates: Rates) -> float:
+    """Return the seconds of a product of so many FLOPs, rounded up to whole tiles; large ones reach `peak`."""
+    fp32_peak = rates.products[-1][1]
     # The utilization is that of an fp32 product of the same duration.
-    return work / (half * interpolate_rate(rates.products, work * peak / half) / peak)
+    return work / (peak * interpolate_rate(rates.products, work * fp32_peak / peak) / fp32_peak)
 
 
 def _convolution_parts(op: Op, rates: Rates) -> Sequence[float]:
     """Return the seconds of a convolution, or of each of its gradients: the weight's first, then the input's.
 
-    For a 16-bit type cuDNN chooses between tensor cores and kernels that compute in fp32.
+    For a 16-bit type, and for fp32 where the device has TF32, which PyTorch allows for convolutions by default, cuDNN
+    chooses between tensor cores and kernels that compute in fp32.
     """
     cores, precision = rates.tensor_cores, op.precision
     has_images = len(op.shape) == len(ConvolutionShape._fields)
-    if cores and has_images and precision != "fp32" and rates.half[precision] > rates.products[-1][1]:
-        plain = _convolution_parts(replace(op, precision="fp32"), rates)
-        return [min(pair) for pair in zip(plain, tensor_core_seconds(op, cores, rates), strict=True)]
+    rate = rates.tf32 if precision == "fp32" else rates.half[precision]
+    if cores and has_images and rate and rate > rates.products[-1][1]:
+        plain = _parts(replace(op, precision="fp32"), rates)
+        return [min(pair) for pair in zip(plain, tensor_core_seconds(op, cores, rate, rates), strict=True)]
+    return _parts(op, rates)
+
+
+def _parts(op: Op, rates: Rates) -> list[float]:
+    """Return the seconds of a convolution, or of each of its gradients, as products."""
     return [_convolution_seconds(op, op.flops / op.launches, part, rates) for part in range(op.launches)]
 
 
@@ -191,9 +204,10 @@ def _convolution_seconds(op: Op, flops: float, part: int, rates: Rates) -> float
     is_wide = not (is_weight_gradient and has_few_channels)
     if kernel == WINOGRAD and tuple(op.shape[8:10]) == (1, 1) and op.precision == "fp32" and is_wide:
         return _winograd_seconds(op.shape, flops, rates)
+    peak = rates.products[-1][1] if op.precision == "fp32" else rates.half[op.precision]
     if not is_weight_gradient:
-        return _product_seconds(flops * _padding_factor(op.shape), op.precision, rates)
-    seconds = _product_seconds(flops * _padding_factor((groups, depth, columns, rows)), op.precision, rates)
+        return _product_seconds(flops * _padding_factor(op.shape), peak, rates)
+    seconds = _product_seconds(flops * _padding_factor((groups, depth, columns, rows)), peak, rates)
     if has_few_channels:
         return seconds / FEW_CHANNELS
     return seconds * WEIGHT_PRODUCT if kernel == (1, 1) else seconds
@@ -203,7 +217,7 @@ def _winograd_seconds(shape: Sequence[int], flops: float, rates: Rates) -> float
     """Return the seconds of a 3x3 convolution in fp32 by the algorithm that torch chooses, or by the fastest one."""
     # The FLOPs are scaled to another microbatch, the shape is not.
     scale = flops / (2.0 * math.prod(shape[:4]))
-    fastest = _product_seconds(scale * fused_flops(shape), "fp32", rates)
+    fastest = _product_seconds(scale * fused_flops(shape), rates.products[-1][1], rates)
     if rates.autotuned:
         return fastest
     work = scale * tiled_flops(shape)

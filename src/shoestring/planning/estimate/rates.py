@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from functools import cache, lru_cache
+from statistics import median
+from typing import Literal, get_args
 
 from shoestring.base.settings import Precision
-from shoestring.hardware.catalog import Device
+from shoestring.hardware.catalog import DEVICES, Device
 from shoestring.planning.trace.record import Op, PhaseName
 
 Curve = tuple[tuple[float, float], ...]
@@ -18,6 +20,9 @@ never slower than several small ones."""
 Kind = Literal["elementwise", "softmax", "norm"]
 
 HostKind = Literal["product", "convolution", "norm"]
+
+Basis = Literal["timed", "published", "similar"]
+"""What rates come from: kernels timed on such a device, published rates of it, or those of similar devices."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +52,11 @@ class Rates:
     (`kernels.tiled_flops`); Winograd's algorithm needs fewer."""
     half: Mapping[Precision, float]
     """Large matrix products in the 16-bit types, FLOP/s."""
+    tf32: float | None = None
+    """Large matrix products of fp32 data in TF32, FLOP/s; None if the device has no TF32. PyTorch allows it for
+    convolutions by default."""
+    tf32_products: bool = False
+    """Whether TF32 is allowed for matrix products too (`Settings.tf32`)."""
     half_attention: float
     """The share of the rates in `half` that fused attention in a 16-bit type reaches."""
     bandwidth: Mapping[Kind, float]
@@ -68,6 +78,7 @@ class Rates:
     queued: bool
     """Whether the host continues with the next operator while the device computes."""
     source: str
+    basis: Basis = "timed"
     autotuned: bool = False
     """Whether cuDNN's algorithms were timed before training and the fastest are used (`cudnn.benchmark`)."""
     tensor_cores: TensorCoreConvolutions | None = None
@@ -200,9 +211,10 @@ _V100_RATE = 13.2e12
 """The catalog's V100 is the SXM2 card. Large products in fp32 on that of a DGX-1: the median of 74 products of more
 than 10^10.5 FLOPs in DeepBench (`results/train/DeepBench_NV_V100.xlsx`)."""
 
-_V100_HALF = 83e12
-"""cuBLAS with tensor cores on a V100: arXiv 1803.04014. DeepBench has 99 TFLOP/s on a DGX-1 for tensors of zeros, with
-which the card is far from its limit of power."""
+_V100_HALF = 95e12
+"""cuBLAS with tensor cores on a V100: mli/transformers-benchmarks 95, mag-/gpu_benchmark 94.0 and 96.1,
+zzc0721/torch-performance-test-data 94.8. An older version reached 83 (arXiv 1803.04014). DeepBench has 99 on a DGX-1
+for tensors of zeros, with which the card is far from its limit of power."""
 
 _V100 = replace(
     _T4,
@@ -213,9 +225,9 @@ _V100 = replace(
     half={"fp16": _V100_HALF, "bf16": _V100_RATE},
     bandwidth={"elementwise": 766e9, "softmax": 539e9, "norm": 481e9},
     source=(
-        "kernels timed on a V100: fp32 and memory by NeuSight (sitar-lab/NeuSight) and DeepBench, fp16 products by "
-        "Markidis and others (arXiv 1803.04014: 83 TFLOP/s), fp16 convolutions by DeepBench; attention in fp16 as on a "
-        "T4; the host's 15 us, and 1.7 for a Python function, by NeuSight's smallest operators on a T4"
+        "kernels timed on a V100: fp32 and memory by NeuSight (sitar-lab/NeuSight) and DeepBench, fp16 products "
+        "published (mli/transformers-benchmarks and others: 95 TFLOP/s), fp16 convolutions by DeepBench; attention in "
+        "fp16 as on a T4; the host's 15 us, and 1.7 for a Python function, by NeuSight's smallest operators on a T4"
     ),
     tensor_cores=replace(_T4_TENSOR_CORES, share=0.88, weight_tile=64, transpose_share=0.47),
 )
@@ -223,52 +235,211 @@ _V100 = replace(
 too: the weight's gradient of 64 channels takes no longer per FLOP than that of 128. The bandwidth of transposes is from
 the profile that `_T4_TENSOR_CORES` names."""
 
-MEASURED_RATES: Mapping[str, Rates] = {"t4": _T4, "p100": _P100, "v100": _V100}
+_A100_PRODUCTS: Curve = (
+    (7.0, 1.12e12), (7.5, 2.78e12), (8.0, 5.88e12), (8.5, 8.24e12), (9.0, 9.48e12), (9.5, 12.93e12), (10.0, 14.68e12),
+    (10.5, 15.25e12), (11.0, 15.58e12), (11.5, 15.76e12), (12.0, 16.21e12),
+)  # fmt: skip
+_A100_CONVOLUTIONS: Curve = (
+    (8.0, 0.88e12), (8.5, 2.23e12), (9.0, 4.32e12), (9.5, 9.83e12), (10.0, 16.48e12), (10.5, 25.93e12),
+    (11.0, 34.63e12),
+)  # fmt: skip
+"""`benchmarks/time/derive.py` on NeuSight's timings of an A100 (PCIe, 40 GB), with TF32 off; those of convolutions are
+of an A100 of 80 GB."""
 
-_UNTIMED_FP32 = 0.53
-_UNTIMED_HALF = 0.32
-_UNTIMED_BANDWIDTH = 0.75
-"""Assumed shares of a data sheet's rates for a GPU whose kernels were not timed, between those of a T4 (0.43, 0.37 and
-0.75) and the 75% that torch's own estimator assumes."""
+_A100_80_RATE = 18.4e12
+"""Large products in fp32 on an A100 of 80 GB (PCIe): the curve that `derive.py` makes of NeuSight's 3,500 timings in
+`scripts/asplos/data/dataset/test`. The bandwidths below are from there too (1,670, 1,321 and 1,151 GB/s), scaled from
+the memory of that card, 1,935 GB/s, to the 2,039 of the SXM card."""
+
+_L4_PRODUCTS: Curve = (
+    (8.5, 4.05e12), (9.0, 4.98e12), (9.5, 6.36e12), (10.0, 7.66e12), (10.5, 7.90e12),
+)  # fmt: skip
+_H100_PRODUCTS: Curve = (
+    (8.5, 13.93e12), (9.0, 24.57e12), (9.5, 33.21e12), (10.0, 38.74e12), (10.5, 43.30e12), (11.0, 47.23e12),
+    (11.5, 50.08e12), (12.0, 51.10e12),
+)  # fmt: skip
+"""From the same 3,100 and 3,500 timings of an L4 and an H100 (SXM). At its limit of 72 W an L4 sustains half of what it
+reaches for moments."""
 
 
-_UNTIMED_TENSOR_CORES = replace(_T4_TENSOR_CORES, share=0.5 / _UNTIMED_HALF, weight_tile=64)
-"""Large convolutions reach 72% of a V100's data sheet in DeepBench, with zeros, and products 37% of a T4's at its limit
-of power: half is assumed. On a V100 the weight's gradient of 64 channels takes no longer per FLOP than that of 128."""
+def _ampere(
+    device: Device, products: Curve, bandwidth: Mapping[Kind, float], timings: str, *, basis: Basis = "timed"
+) -> Rates:
+    """Return the rates of an NVIDIA GPU from compute capability 8.0 on, with timed products in fp32.
+
+    Its other rates were published. With cuDNN 8 an A100 transposes images at the bandwidth of elementwise kernels
+    (`_T4_TENSOR_CORES`); its convolutions are taken to use tensor cores as those of a V100 do, whose cuDNN is the
+    newest that DeepBench timed.
+    """
+    assert _V100.tensor_cores
+    return replace(
+        _T4,
+        products=products,
+        convolutions=scale_curve(
+            _A100_CONVOLUTIONS, _A100_CONVOLUTIONS[-1][1] * products[-1][1] / _A100_PRODUCTS[-1][1]
+        ),
+        half={
+            "fp16": sustained_rate(device, "fp16_flops") or 0.0,
+            "bf16": sustained_rate(device, "bf16_flops") or 0.0,
+        },
+        tf32=sustained_rate(device, "tf32_flops"),
+        half_attention=_FLASH,
+        bandwidth=bandwidth,
+        source=(
+            f"{timings} by NeuSight (sitar-lab/NeuSight); 16 bits and TF32 as published "
+            f"({device.sources.get('sustained.fp16_flops', 'of similar GPUs')}); the host's 15 us, and 1.7 for a "
+            "Python function, by NeuSight's smallest operators on a T4"
+        ),
+        basis=basis,
+        tensor_cores=replace(_V100.tensor_cores, transpose_share=1.0),
+    )
 
 
+@cache
+def _timed_rates(name: str) -> Rates | None:
+    """Return the rates of a GPU whose kernels others have timed, by its name in the catalogue; None for another one."""
+    if name in MEASURED_RATES:
+        return MEASURED_RATES[name]
+    device = DEVICES.get(name)
+    if device is None:
+        return None
+    if name == "a100-40":
+        bandwidth: Mapping[Kind, float] = {"elementwise": 1230e9, "softmax": 872e9, "norm": 815e9}
+        return _ampere(device, _A100_PRODUCTS, bandwidth, "fp32 and memory timed on an A100")
+    if name == "a100-80":
+        bandwidth = {"elementwise": 1760e9, "softmax": 1392e9, "norm": 1213e9}
+        products = scale_curve(_A100_PRODUCTS, _A100_80_RATE)
+        return _ampere(device, products, bandwidth, "fp32 and memory timed on an A100")
+    if name == "l4":
+        bandwidth = {"elementwise": 234e9, "softmax": 235e9, "norm": 232e9}
+        timings = "fp32 products and memory timed on an L4"
+        return _ampere(device, _L4_PRODUCTS, bandwidth, timings, basis="published")
+    if name in ("h100", "h200"):
+        wide = sustained_rate(device, "bandwidth") or 0.0
+        bandwidth = {"elementwise": wide, "softmax": wide * 1321 / 1670, "norm": wide * 1151 / 1670}
+        timings = "fp32 products timed on an H100"
+        return _ampere(device, _H100_PRODUCTS, bandwidth, timings, basis="published")
+    return None
+
+
+MEASURED_RATES: Mapping[str, Rates] = {"t4": _T4, "p100": _P100, "v100": _V100, "v100-32": _V100}
+"""The rates of GPUs without TF32 whose kernels others have timed."""
+
+Quantity = Literal["fp32_flops", "tf32_flops", "fp16_flops", "bf16_flops", "bandwidth"]
+"""A rate of a data sheet, and of `Device.sustained`."""
+
+_LIMITED = frozenset(
+    {"t4", "l4", "a2", "a16", "rtx4000sffada", "rtxa2000-6", "rtxa2000-12", "rtx2000ada", "rtxpro2000"}
+)
+"""Cards for slots without a power cable, which limits them to 75 W: they sustain a smaller share of their data sheet
+than cards with the same chip."""
+
+
+@lru_cache(maxsize=64)
 def find_rates(device: Device) -> Rates | None:
     """Return the rates that the device sustains; None if the catalog lacks the rates of its data sheet."""
     if device.fp32_flops is None or device.bandwidth is None:
         return None
     if device.compute_capability is None:
         return _cpu_rates(device.fp32_flops, device.bandwidth)
-    return MEASURED_RATES.get(device.name) or _scale_t4_rates(device, device.fp32_flops, device.bandwidth)
+    return _timed_rates(device.name) or published_rates(device)
 
 
-def _scale_t4_rates(device: Device, fp32_flops: float, bandwidth: float) -> Rates:
-    """Return a T4's curves for another GPU, scaled in size and rate by the ratio of the GPUs' rates."""
-    fp32 = fp32_flops * _UNTIMED_FP32
-    sustained_bandwidth = bandwidth * _UNTIMED_BANDWIDTH
-    t4_bandwidth = _T4.bandwidth["elementwise"]
+def sustained_rate(device: Device, quantity: Quantity, without: Sequence[str] = ()) -> float | None:
+    """Return the rate that others measured on such a device, or else what similar devices suggest.
+
+    That is the median of their shares of their data sheets: of devices of the same kind (GeForce, a laptop's, a card
+    without a power cable, or another one) and compute capability, or if there are none of the same kind, or of all.
+    None if the data sheet has no such rate.
+    """
+    sheet: float | None = getattr(device, quantity)
+    if not sheet:
+        return None
+    return device.sustained.get(quantity) or sheet * median(similar_shares(device, quantity, without))
+
+
+def similar_shares(device: Device, quantity: Quantity, without: Sequence[str] = ()) -> list[float]:
+    """Return the published shares of their data sheets that the devices most similar to this one sustain.
+
+    Devices `without` are left out.
+    """
+    shares = [(other, share) for other, share in _published_shares(quantity) if other.name not in without]
+    kind, capability = _kind(device), device.compute_capability
+    for chosen in (
+        [share for other, share in shares if (_kind(other), other.compute_capability) == (kind, capability)],
+        [share for other, share in shares if _kind(other) == kind],
+        [share for _, share in shares],
+    ):
+        if chosen:
+            return chosen
+    return [1.0]
+
+
+@cache
+def _published_shares(quantity: Quantity) -> Sequence[tuple[Device, float]]:
+    return [
+        (device, device.sustained[quantity] / sheet)
+        for device in DEVICES.values()
+        if quantity in device.sustained and (sheet := getattr(device, quantity))
+    ]
+
+
+def _kind(device: Device) -> str:
+    if device.name in _LIMITED:
+        return "limited"
+    return "laptop" if "laptop" in device.name else "geforce" if "GeForce" in device.title else "professional"
+
+
+def published_rates(device: Device, *, curves: str = "", without: Sequence[str] = ()) -> Rates:
+    """Return the curves of the nearest generation that was timed, scaled to what this GPU sustains.
+
+    `curves` names another GPU whose curves are used; the published rates of devices `without` are not.
+
+    They are scaled in size and rate by the same ratio, so that a product needs as much time as on the timed GPU to
+    reach the same share of its rate. Small products are slow because they fill the multiprocessors partly, and because
+    a thread block has a minimum time. More multiprocessors need a larger product to be filled, and faster ones do it in
+    less time. In the timed curves half of the rate is reached by products of 13 us on a T4, 16 on a V100, 32 on a P100,
+    37 on an A100 and 42 on an H100, whose FLOPs differ by a factor of 46; so an A100's curve serves for all later GPUs.
+    """
+    rates = {name: sustained_rate(device, name, without) for name in get_args(Quantity)}
+    fp32, bandwidth = rates["fp32_flops"] or 0.0, rates["bandwidth"] or 0.0
+    has_flash = device.flash_attention
+    timed = _timed_rates(curves or ("a100-40" if has_flash else "v100"))
+    assert timed
+    wide = timed.bandwidth["elementwise"]
+    shares = {
+        title: f"{rate / getattr(device, name):.0%} ({title})"
+        for name, title in _QUANTITY_TITLES.items()
+        if (rate := rates[name])
+    }
+    published = [shares[title] for name, title in _QUANTITY_TITLES.items() if rates[name] and name in device.sustained]
+    similar = [share for share in shares.values() if share not in published]
+    origins = [f"{', '.join(published)} as published"] if published else []
+    origins += [f"{', '.join(similar)} as measured on similar GPUs"] if similar else []
+    has_products = any(name in device.sustained for name in ("fp16_flops", "fp32_flops"))
     return replace(  # the host, whose times nobody has measured beside another GPU, is that of a T4
-        _T4,
-        products=scale_curve(_T4_PRODUCTS, fp32),
-        convolutions=scale_curve(_T4_CONVOLUTIONS, fp32 * _T4_CONVOLUTIONS[-1][1] / _T4_PRODUCTS[-1][1]),
-        half={
-            "fp16": device.fp16_flops * _UNTIMED_HALF if device.fp16_flops else fp32,
-            "bf16": device.bf16_flops * _UNTIMED_HALF if device.bf16_flops else fp32,
-        },
-        half_attention=_FLASH if device.flash_attention else _T4_HALF_ATTENTION,
-        bandwidth={kind: sustained_bandwidth * rate / t4_bandwidth for kind, rate in _T4.bandwidth.items()},
+        timed,
+        products=scale_curve(timed.products, fp32),
+        convolutions=scale_curve(timed.convolutions, fp32 * timed.convolutions[-1][1] / timed.products[-1][1]),
+        half={"fp16": rates["fp16_flops"] or fp32, "bf16": rates["bf16_flops"] or fp32},
+        tf32=rates["tf32_flops"],
+        half_attention=_FLASH if has_flash else _T4_HALF_ATTENTION,
+        bandwidth={kind: bandwidth * rate / wide for kind, rate in timed.bandwidth.items()},
+        basis="published" if has_products else "similar",
         source=(
-            "no kernel was timed on this GPU: a T4's curves, scaled to 53% (fp32), 32% (16 bits) and 75% (memory) of "
-            "the data sheet"
+            f"no kernel was timed on this GPU: {'an A100' if has_flash else 'a V100'}'s curves, scaled to shares of "
+            f"its data sheet: {'; '.join(origins)}"
         ),
-        tensor_cores=_UNTIMED_TENSOR_CORES
-        if device.compute_capability and device.compute_capability >= (7, 0)
-        else None,
+        tensor_cores=timed.tensor_cores if (device.compute_capability or (0, 0)) >= (7, 0) else None,
     )
+
+
+_QUANTITY_TITLES: Mapping[Quantity, str] = {
+    "fp32_flops": "fp32",
+    "tf32_flops": "TF32",
+    "fp16_flops": "16 bits",
+    "bandwidth": "memory",
+}
 
 
 def _cpu_rates(fp32_flops: float, bandwidth: float) -> Rates:

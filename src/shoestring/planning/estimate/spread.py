@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import NormalDist, fmean, pvariance, variance
 
 from shoestring.hardware.catalog import Device
-from shoestring.planning.estimate.rates import MEASURED_RATES
+from shoestring.planning.estimate.rates import Basis, find_rates
 
 COVERAGE = 0.95
 """The share of measured updates that a range is built to contain."""
@@ -56,16 +56,33 @@ its source (`benchmarks/time/spread.py` prints them)."""
 
 _UNSCORED = Spread(low=0.5, high=2.5, source="no measured update of this device was compared with a prediction")
 
+_WITHOUT_KERNELS: Mapping[Basis, float] = {
+    "timed": 0.0,
+    "published": math.hypot(0.148, 0.121),
+    "similar": math.hypot(0.153, 0.145),
+}
+"""The standard deviation of the logarithm that rates add which are not those of timed kernels. The first of each pair
+is how far predictions by published rates are from those by timed kernels, for the six GPUs where both are possible; the
+second how far publications of one GPU's 16-bit rate are apart, or the shares of similar GPUs. No measured update has a
+part in them (`benchmarks/time/published.py` prints them)."""
+
+_BASIS_TEXT: Mapping[Basis, str] = {
+    "timed": "",
+    "published": ", widened by the difference between published rates and timed kernels",
+    "similar": ", widened by the difference between rates of similar GPUs and timed kernels",
+}
+
 
 def spread(device: Device, without: str | None = None) -> Spread:
     """Return the factors for `device`, excluding the sources whose name contains `without`.
 
     Predictions for all GPUs whose kernels others have timed are made in the same way, so all their sources are used
     together, and also for a GPU whose kernels were measured by `check --measure`; there the spread of the timings
-    themselves widens the range. A CPU's updates differ more from its kernels, for example by waiting for memory that is
-    fresh from the system.
+    themselves widens the range. For other GPUs the uncertainty of their rates does. A CPU's updates differ more from
+    its kernels, for example by waiting for memory that is fresh from the system.
     """
-    if (device.measured and device.kind == "cpu") or not (device.measured or device.name in MEASURED_RATES):
+    rates = None if device.measured or device.kind == "cpu" else find_rates(device)
+    if device.kind == "cpu" or not (device.measured or rates):
         return _UNSCORED
     scored = {name: ratios for sources in SCORED.values() for name, ratios in sources.items()}
     sources = {name: ratios for name, ratios in scored.items() if not without or without not in name}
@@ -84,6 +101,8 @@ def spread(device: Device, without: str | None = None) -> Spread:
             ),
             names=tuple(sources),
         )
+    basis = rates.basis if rates else "timed"
+    low, high = (_widened(limit, _WITHOUT_KERNELS[basis]) for limit in (low, high))
     coverage = held_out_coverage(sources)
     share = "an unknown share" if coverage is None else f"{coverage:.0%}"
     return Spread(
@@ -91,10 +110,17 @@ def spread(device: Device, without: str | None = None) -> Spread:
         high=high,
         source=(
             f"built to hold {COVERAGE:.0%} of the updates scored on {listed}; so built from the others, it holds"
-            f" {share} of those of a source that is left out"
+            f" {share} of those of a source that is left out{_BASIS_TEXT[basis]}"
         ),
         names=tuple(sources),
     )
+
+
+def _widened(limit: float, deviation: float) -> float:
+    """Return a limit that also holds a normal deviation of the logarithm, independent of the others."""
+    logarithm = math.log(limit)
+    reach = NormalDist().inv_cdf((1 + COVERAGE) / 2) * deviation
+    return math.exp(math.copysign(math.hypot(logarithm, reach), logarithm))
 
 
 def held_out_coverage(sources: Mapping[str, Ratios], *, high_end: bool = False) -> float | None:

@@ -58,7 +58,7 @@ def recorded_time(
     """Estimate what was recorded in a rehearsal; of several processes, that of the slowest one.
 
     `gpus` is the number of processes that exchange gradients, by default of all that have trained. By default they
-    exchange over the link between two T4s. None if the rates of the device are unknown.
+    exchange over the link of the device. None if the rates of the device are unknown.
     """
     options = {"link": link, "cudnn_benchmark": cudnn_benchmark}
     processes = gpus or sum(bool(record.units_of(TRAINING)) for record in records)

@@ -4,7 +4,7 @@ import re
 
 from shoestring.base.units import MIB, bytes_text, seconds_text
 from shoestring.hardware.occupancy import Card, Holder
-from shoestring.planning.estimate.exchange import LINKS
+from shoestring.planning.estimate.exchange import link_of
 from shoestring.runs.check.facts import Facts
 from shoestring.runs.check.finding import Finding, failed, passed, warned
 
@@ -207,7 +207,7 @@ def check_gpu_link(facts: Facts) -> Finding | None:
         f"{count} GPUs exchange {bytes_text(link.bytes)} of gradients in {seconds_text(link.seconds)}, "
         f"{bytes_text(int(rate))}/s, {access} access to each other's memory"
     )
-    planned = LINKS[0].bandwidth
+    planned = link_of(facts.target.device).bandwidth
     if rate < planned / 2:
         return warned(
             name,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _SAVED_SETTINGS = (
     *("micro_batch", "precision", "checkpointing", "optimizer_kernel", "offload", "compile", "cudnn_benchmark"),
-    *("fp32_modules", "packing", "memory_format"),
+    *("fp32_modules", "packing", "memory_format", "tf32"),
 )
 """The settings in the environment of a checkpoint: a later session may have had others than the plan."""
 

@@ -4,7 +4,7 @@ import torch
 
 from shoestring.base.settings import Settings
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.techniques import autotuning
+from shoestring.techniques import autotuning, tf32
 from shoestring.techniques.fallbacks import Sizes
 from shoestring.training.engine import cuda_graphs
 from shoestring.training.engine.assembly import DevicePlace, assemble
@@ -29,6 +29,7 @@ def build(
     assembly = assemble(loaded, settings, DevicePlace(device=device, ranks=ranks))
     built, optimizer = assembly.built_optimizer, assembly.optimizer
     torch.backends.cudnn.benchmark = autotuning.uses_cudnn_benchmark(settings, loaded.parts)
+    tf32.apply(settings)
     return TrainingState(
         model=assembly.model,
         optimizer=optimizer,

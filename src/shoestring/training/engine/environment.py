@@ -43,6 +43,7 @@ def environment(
         "compiler": compiled.toolchain(settings, device),
         "fp32_modules": settings.fp32_modules or None,
         "cudnn_benchmark": settings.cudnn_benchmark or None,
+        "tf32": settings.tf32 or None,
         "recipe package": str(loaded.foreign_package) if loaded.foreign_package else None,
         "recipe file": loaded.digest[:16],
         "imported files": {name: digest[:16] for name, digest in loaded.imports.items()},
