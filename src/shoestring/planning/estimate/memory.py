@@ -178,7 +178,7 @@ def memory(
         return _estimate_cpu(trace, device.memory_bytes // gpus)
     outside = {CONTEXT: device.context_bytes, NCCL: NCCL_BYTES if gpus > 1 else (0, 0, 0)}
     in_place = accumulate_in_place(trace)
-    lengths = varying and _varying_requests(in_place, varying, device, deterministic)
+    lengths = _varying_requests(in_place, varying, device, deterministic) if varying else None
     return _estimate_gpu(in_place, device, allocator, outside, cudnn_benchmark, deterministic, lengths)
 
 
