@@ -26,7 +26,7 @@ _EVENTS = 250_000
 _LEAST_UPDATES = 4
 _FLAT = 1.15
 """Reserved over allocated memory, at the high ends of both, up to which the allocator's default segments are taken."""
-_TRIED = 3
+_MOST_CANDIDATES = 3
 """The candidates whose memory is predicted for all lengths, in the order of their rank, until one fits."""
 
 
@@ -49,7 +49,7 @@ def choose_allocator(
         for item in ranked
     ]
     first: tuple[Candidate, list[str]] | None = None
-    for candidate in ranked[:_TRIED]:
+    for candidate in ranked[:_MOST_CANDIDATES]:
         lengths = find_lengths(tracer, loaded, target, candidate) if candidate.fits else None
         if lengths is None:
             return ranked, []

@@ -46,7 +46,7 @@ def varying() -> VaryingRequests:
 
 
 def sizes(varying: VaryingRequests, updates: list[list[float]]) -> list[int]:
-    return [request.bytes for request in varying.of(updates) if request.bytes is not None]
+    return [request.bytes for request in varying.of_updates(updates) if request.bytes is not None]
 
 
 def test_traced_length_has_the_requests_of_the_trace(varying: VaryingRequests) -> None:
@@ -62,7 +62,7 @@ def test_sizes_follow_the_length_by_their_power(varying: VaryingRequests) -> Non
 @pytest.mark.parametrize("counts", [[5, 5, 5], [1, 3, 2, 1, 4]])
 def test_all_that_is_allocated_is_freed_but_the_last_output(varying: VaryingRequests, counts: list[int]) -> None:
     live: dict[object, tuple[str, int]] = {}
-    for request in varying.of([[1.0, 0.5, 0.25, 0.75, 0.5][:count] for count in counts]):
+    for request in varying.of_updates([[1.0, 0.5, 0.25, 0.75, 0.5][:count] for count in counts]):
         if request.bytes is not None:
             assert request.key not in live
             live[request.key] = request.part, request.bytes

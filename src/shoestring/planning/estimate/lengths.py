@@ -58,15 +58,15 @@ class VaryingRequests:
         self._powers = _powers(longer, shorter, share)
         self._sizes = lru_cache(maxsize=1024)(self._sizes_at)
 
-    def of(self, updates: Updates) -> Iterator[Request]:
+    def of_updates(self, updates: Updates) -> Iterator[Request]:
         """Yield the requests of loading and of these updates. The first creates the optimizer's states."""
         serial = 0
         current: dict[object, tuple[object, int]] = {}
         for segment, length in self._in_order(updates):
             # Before the segment allocates: what it frees of others may have the key of what it allocates itself.
             inherited = {
-                key: next((current.pop(other) for other in (key, *others) if other in current), None)
-                for key, others in segment.inherited.items()
+                key: next((current.pop(name) for name in (key, *alternatives) if name in current), None)
+                for key, alternatives in segment.inherited.items()
             }
             for request, size in zip(segment.requests, self._sizes(segment, length), strict=True):
                 if size is not None:
@@ -103,8 +103,8 @@ def _powers(longer: Sequence[Request], shorter: Sequence[Request], share: float)
     proportion to the length, as that of logits for all tokens but the first of each sample almost is.
     """
     counts, shorter_counts = (
-        Counter((request.part, request.bytes) for request in each if request.bytes is not None)
-        for each in (longer, shorter)
+        Counter((request.part, request.bytes) for request in all_requests if request.bytes is not None)
+        for all_requests in (longer, shorter)
     )
     powers: dict[tuple[str, int | None], int] = {}
     for (part, size), count in counts.items():
@@ -157,9 +157,9 @@ def _inherited(
     parts = {request.key: request.part for request in segment.requests}
     for segments in predecessors:
         left = _left(segments)
-        for key, others in inherited.items():
+        for key, alternatives in inherited.items():
             if candidates := left.get((parts[key], sizes[key])):
-                others.append(candidates.pop(0))
+                alternatives.append(candidates.pop(0))
     return inherited
 
 

@@ -187,7 +187,8 @@ def _varying_requests(
 ) -> tuple[VaryingRequests, VaryingLengths]:
     """Return the requests of microbatches of any length. Raises ValueError as `VaryingRequests` does."""
     longer, shorter = (
-        requests(each, device, deterministic=deterministic) for each in (trace, accumulate_in_place(varying.shorter))
+        requests(in_place, device, deterministic=deterministic)
+        for in_place in (trace, accumulate_in_place(varying.shorter))
     )
     return VaryingRequests(longer, shorter, varying.share), varying
 
@@ -217,7 +218,7 @@ def _estimate_gpu(
     reserved = _weighted_median({share: usages[share].reserved for share in first_shares}, first_shares)
     usage = usages[1.0]
     if lengths:
-        likely, worst = (list(lengths[0].of(updates)) for updates in (lengths[1].likely, lengths[1].worst))
+        likely, worst = (list(lengths[0].of_updates(updates)) for updates in (lengths[1].likely, lengths[1].worst))
         unlimited_worst = replay_unlimited(worst, kind)
         usage = replay_within(limits, likely, kind, replay_unlimited(likely, kind))
         reserved = usage.reserved
