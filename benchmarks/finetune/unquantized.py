@@ -1,6 +1,6 @@
 """Losses of QLoRA with the weights that are not packed in fp32, and in the type of the others.
 
-    python -m benchmarks.finetune.unquantized MODEL SHARED_DATA [--updates 200] [--seeds 0 1 2] [--types bf16 fp16]
+    python -m benchmarks.finetune.unquantized MODEL SHARED_DATA [--updates 150] [--seeds 0 1 2] [--types bf16 fp16]
 
 `quantization=nf4` leaves norms, embeddings and the head unpacked: `unquantized=fp32` casts them to fp32, as peft does,
 `unquantized=own` leaves them in the type of `weights`. With each seed both are trained on the same batches from the
@@ -27,6 +27,9 @@ from typing import Any
 
 import torch
 from benchmarks.finetune.conversations import write
+from bitsandbytes.functional import dequantize_4bit
+from bitsandbytes.nn import Linear4bit
+from torch.nn import functional
 
 from shoestring.base.settings import Settings
 from shoestring.recipe.finding import load
@@ -37,11 +40,11 @@ from shoestring.training.engine.precision import mixed_precision
 
 RESULTS = Path(__file__).parents[1] / "results"
 UNQUANTIZED = ("fp32", "own")
-ROWS = 4
+ROWS = 2
 """In an update."""
 TOKENS = 96
-HELD_OUT = 64
-SHOWN = 20
+HELD_OUT = 48
+SHOWN = 15
 """The updates of which a point of the curve is the mean."""
 PACKAGES = ("torch", "transformers", "peft", "bitsandbytes")
 CONFIGURATIONS = ("Qwen--Qwen2.5-0.5B", "Qwen--Qwen2.5-1.5B")
@@ -53,6 +56,30 @@ def recipe(model: Path, data: Path, dtype: str, unquantized: str, seed: int) -> 
     """Return the recipe that is trained."""
     options = {"model": str(model), "data": str(data), "seq_len": TOKENS, "seed": seed, "effective_batch": ROWS}
     return load("finetune", {**options, "weights": dtype, "quantization": "nf4", "unquantized": unquantized})
+
+
+class Unpacked(torch.nn.Module):
+    """A 4-bit layer with the same values, which are unpacked once: bitsandbytes does so in each pass, with this result."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.compute = layer.compute_dtype
+        values = dequantize_4bit(layer.weight.data, layer.weight.quant_state).to(self.compute)
+        self.register_buffer("values", values, persistent=False)
+        self.bias = layer.bias
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Compute in the layer's type, and return the type of the inputs, as `Linear4bit` does."""
+        bias = None if self.bias is None else self.bias.to(self.compute)
+        return functional.linear(inputs.to(self.compute), self.values, bias).to(inputs.dtype)
+
+
+def unpack(network: torch.nn.Module) -> None:
+    """Replace the 4-bit layers, which a CPU unpacks slowly."""
+    for module in list(network.modules()):
+        for name, layer in list(module.named_children()):
+            if type(layer) is Linear4bit:
+                setattr(module, name, Unpacked(layer))
 
 
 def batches(samples: Any, loaded: LoadedRecipe, seed: int, count: int) -> Iterator[Any]:
@@ -73,6 +100,7 @@ def train(model: Path, data: Path, dtype: Any, unquantized: str, seed: int, upda
     seed_all(seed)
     network = adapt.trained_model(loaded.recipe.model(), loaded.adaptation, Settings(), keeps_stored_type=True)
     network = network.train().to("cpu")
+    unpack(network)
     precision = mixed_precision(dtype, torch.device("cpu"))
     optimizer = loaded.recipe.optimizer(network)
     losses, skipped, started = [], 0, time.monotonic()
@@ -80,7 +108,7 @@ def train(model: Path, data: Path, dtype: Any, unquantized: str, seed: int, upda
         with precision.autocast():
             total, count = loaded.recipe.loss(network, batch)
         loss = total / count
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
         (precision.scaler.scale(loss) if precision.scaler else loss).backward()
         if precision.scaler:
             scale = precision.scaler.get_scale()
@@ -106,10 +134,10 @@ def train(model: Path, data: Path, dtype: Any, unquantized: str, seed: int, upda
 
 @torch.no_grad()
 def evaluate(network: Any, samples: Any, loaded: LoadedRecipe, precision: Any) -> float:
-    """Return the loss of the first held-out rows."""
+    """Return the loss of the held-out rows."""
     network.eval()
     total = count = 0.0
-    for at in range(0, HELD_OUT, ROWS):
+    for at in range(0, len(samples) - ROWS + 1, ROWS):
         with precision.autocast():
             value, number = loaded.recipe.loss(
                 network, loaded.recipe.collate([samples[at + row] for row in range(ROWS)])
@@ -160,7 +188,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, metavar="MODEL")
     parser.add_argument("data", type=Path, metavar="SHARED_DATA")
-    parser.add_argument("--updates", type=int, default=200)
+    parser.add_argument("--updates", type=int, default=150)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--types", nargs="+", default=["bf16"], choices=["bf16", "fp16", "fp32"])
     parser.add_argument("--json", type=Path, default=RESULTS / "finetune_unquantized.json")
@@ -168,7 +196,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as temporary:
         data = Path(temporary) / "data"
-        write(data, 640, seed=0)
+        write(data, 10 * HELD_OUT, seed=0)
         memory = [
             planned_memory(arguments.data / "configs" / f"{name}.json", unquantized)
             for name in CONFIGURATIONS
