@@ -59,7 +59,7 @@ def recipe(model: Path, data: Path, dtype: str, unquantized: str, seed: int) -> 
 
 
 class Unpacked(torch.nn.Module):
-    """A 4-bit layer with the same values, which are unpacked once: bitsandbytes does so in each pass, with this result."""
+    """A 4-bit layer whose values are unpacked once, and not in each pass as by bitsandbytes, with the same result."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
