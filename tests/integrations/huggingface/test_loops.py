@@ -56,7 +56,7 @@ def test_a_script_holds_its_outputs_until_the_next_ones(tmp_path, trained_by, ho
     path = tiny.write(tmp_path, tiny.LLAMA)
     recipe = load(f"hf:{path}", {"seq_len": 8, "trained_by": trained_by}).recipe
     recipe.loss(recipe.model(), recipe.batch(1))
-    assert (recipe._held is not None) is holds
+    assert (recipe._outputs is not None) is holds
 
 
 def test_options_that_contradict_each_other_are_refused():

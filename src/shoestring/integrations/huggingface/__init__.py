@@ -97,7 +97,7 @@ class HuggingFace:
 
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
-        self._held: Any = None
+        self._outputs: Any = None
         """The outputs that a script would still hold."""
 
     @property
@@ -155,7 +155,7 @@ class HuggingFace:
                 return diffusion.loss(model, batch)
             value, outputs = losses.loss(model, batch, loop=options.trained_by, version=options.transformers)
         # The previous ones are released when these exist, as a variable of a loop is.
-        self._held = outputs if options.trained_by in ("accelerate", "plain") else None
+        self._outputs = outputs if options.trained_by in ("accelerate", "plain") else None
         return value
 
     def notes(self) -> list[str]:

@@ -45,8 +45,8 @@ def outputs(model: nn.Module, batch: Mapping[str, Any], loop: Loop, version: str
     return _in_fp32(result) if loop in ("trainer", "accelerate") else result
 
 
-def _is_causal(model: nn.Module) -> bool:
-    base: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
+def _is_causal(model: Any) -> bool:
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
     return type(base).__name__.endswith(CAUSAL)
 
 

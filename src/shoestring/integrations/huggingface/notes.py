@@ -65,9 +65,9 @@ def _loop(name: str, options: Options) -> list[str]:
     lines = []
     if options.transformers is not None:
         older = name.endswith(chunks.CAUSAL) and loops.has_older_loss(options.transformers)
-        which = "copies the logits" if older else "has the memory of the installed one's"
+        memory = "copies the logits" if older else "has the memory of the installed one's"
         lines.append(
-            f"the loss is that of transformers {options.transformers}, which {which}; the model is that of "
+            f"the loss is that of transformers {options.transformers}, which {memory}; the model is that of "
             f"transformers {transformers.__version__}"
         )
     if options.trained_by in ("trainer", "accelerate"):
