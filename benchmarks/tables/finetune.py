@@ -55,7 +55,8 @@ def unquantized() -> str:
     """The losses of pairs of runs that differ in what 4-bit weights leave unpacked."""
     result = read_result("finetune_unquantized")
     runs = {(row["type"], row["seed"], row["unquantized"]): row for row in result["runs"]}
-    pairs = [(row, runs[key[0], key[1], "own"]) for key, row in runs.items() if key[2] == "fp32"]
+    others = {key: runs.get((*key[:2], "own")) for key in runs if key[2] == "fp32"}
+    pairs = [(runs[key], other) for key, other in others.items() if other]  # a measurement may have been interrupted
     head = ("type", "seed", "updates", "`unquantized`", "loss of the first, middle and last updates", "held-out loss")
     rows = []
     for row in (row for pair in pairs for row in pair):
