@@ -205,6 +205,12 @@ BENCHMARKS = (
         _MODEL,
     ),
     _benchmark(
+        "finetune_unquantized",
+        "What do fp32 casts beside 4-bit weights change in the losses, and in the memory?",
+        "-m benchmarks.finetune.unquantized MODEL DATA --json OUT",
+        _MODEL,
+    ),
+    _benchmark(
         "finetune_kills",
         "Does fine-tuning survive kills to the bit?",
         "-m benchmarks.finetune.kills MODEL --json OUT",

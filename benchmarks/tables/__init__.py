@@ -63,6 +63,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "finetune_behaviour": finetune.behaviour,
     "finetune_plans": finetune.plans,
     "finetune_trl": finetune.comparison,
+    "finetune_unquantized": finetune.unquantized,
+    "finetune_unquantized_memory": finetune.unquantized_memory,
     "finetune_unsloth": finetune.unsloth,
     "gpu_memory": gpu.memory,
     "gpu_time": gpu.time,

@@ -51,6 +51,32 @@ def _answers(row: Row) -> list[object]:
     return [f"{row['loss']:.3f}", f"{row['perplexity']:.2f}", *shares]
 
 
+def unquantized() -> str:
+    """The losses of pairs of runs that differ in what 4-bit weights leave unpacked."""
+    result = read_result("finetune_unquantized")
+    runs = {(row["type"], row["seed"], row["unquantized"]): row for row in result["runs"]}
+    others = {key: runs.get((*key[:2], "own")) for key in runs if key[2] == "fp32"}
+    pairs = [(runs[key], other) for key, other in others.items() if other]  # a measurement may have been interrupted
+    head = ("type", "seed", "updates", "`unquantized`", "loss of the first, middle and last updates", "held-out loss")
+    rows = []
+    for row in (row for pair in pairs for row in pair):
+        losses = row["losses"]
+        curve = ", ".join(f"{losses[place]:.3f}" for place in (0, len(losses) // 2, -1))
+        rows.append([row["type"], row["seed"], row["updates"], row["unquantized"], curve, f"{row['held_out']:.4f}"])
+    return table(head, rows)
+
+
+def unquantized_memory() -> str:
+    head = ("model", "`unquantized`", "allocated", "weights", "activations", "temporaries", "high end")
+    rows = []
+    for row in read_result("finetune_unquantized")["memory"]:
+        parts = (row["parts"].get(name, 0) for name in ("weights", "activations", "temporaries"))
+        sizes = (row["allocated_bytes"], *parts, row["high_bytes"])
+        model = row["model"].partition("--")[2]
+        rows.append([model, row["unquantized"], *(f"{size / _GIB:.2f} GiB" for size in sizes)])
+    return table(head, rows)
+
+
 def comparison() -> str:
     head = (
         "trainer",

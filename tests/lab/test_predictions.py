@@ -15,6 +15,8 @@ SELECTED = (
     "vit-base 16 fp16 checkpointing=full",
     "resnet-50 16 fp16",
     "bert-base seq_len=256 lora_r=8 quantization=nf4 weights=fp16 16 fp16",
+    "bert-base seq_len=256 lora_r=8 quantization=nf4 weights=fp16 unquantized=own 16 fp16",
+    "qwen2.5-0.5b seq_len=512 attention=library 2 fp16",
     "t5-small seq_len=256 8 fp16",
 )
 

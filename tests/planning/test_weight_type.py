@@ -30,3 +30,14 @@ def test_frozen_weights_of_16_bits_compute_with_autocast_in_their_type():
     assert (precision("t4", weights="fp16"), precision("a100-80", weights="bf16")) == ("fp16", "bf16")
     assert (precision("t4", weights="fp32"), precision("t4", weights="bf16")) == (None, None)
     assert precision("t4", weights="fp16", lora_r=None) is None
+
+
+def test_adapters_in_bf16_are_not_planned_in_fp16():
+    def planned(target, **values):
+        loaded, settings = choose("finetune", {"lora_dtype": "bf16", **values})
+        device = find(target)
+        loaded = with_weight_type(loaded, device, settings)
+        return loaded.options["weights"], precision_of_frozen_weights(loaded, device.device)
+
+    assert (planned("a100-80"), planned("t4")) == (("bf16", "bf16"), ("fp32", "fp32"))
+    assert planned("t4", weights="fp16") == ("fp16", "fp32")

@@ -78,6 +78,17 @@ def test_adapters_are_added_to_the_named_modules_only() -> None:
         adapt.model(attention, Adaptation(lora_r=2))
 
 
+@pytest.mark.parametrize(("dtype", "stored"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+def test_adapters_have_their_own_type(dtype, stored) -> None:
+    pytest.importorskip("peft")
+    model = adapt.model(build_model(), Adaptation(lora_r=2, lora_targets="0", lora_dtype=dtype, weights="fp16"))
+    assert {weight.dtype for weight in model.parameters() if weight.requires_grad} == {stored}
+    frozen = {
+        weight.dtype for name, weight in model.named_parameters() if not weight.requires_grad and ".1." not in name
+    }
+    assert frozen == {torch.float16}
+
+
 def test_peft_is_not_imported_for_impossible_adapters(monkeypatch) -> None:
     """The import takes seconds, and every plan evaluates adapters."""
     monkeypatch.delitem(sys.modules, "peft", raising=False)

@@ -106,3 +106,12 @@ def test_scales_of_another_shape_are_refused():
     del state["0.weight.nested_offset"]
     with pytest.raises(RuntimeError, match=r"(?s)nested_offset.*absmax|absmax.*nested_offset"):
         model.load_state_dict(state)
+
+
+@pytest.mark.parametrize(("casts", "dtype"), [(True, torch.float32), (False, torch.float16)])
+def test_what_stays_unpacked_is_fp32_or_keeps_its_type(casts, dtype):
+    model = nn.Sequential(nn.Embedding(8, 64), nn.Linear(64, 96), nn.LayerNorm(96), nn.Linear(96, 4)).half()
+    nf4.quantize(model, nf4.placeholder_layer, compute=torch.float16, double=False, casts_others=casts)
+    assert {model[place].weight.dtype for place in (0, 2, 3)} == {dtype}
+    assert model[1].bias.dtype == torch.float16  # the type that the product is computed in
+    assert not any(parameter.requires_grad for parameter in model.parameters())

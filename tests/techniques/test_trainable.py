@@ -34,6 +34,15 @@ def test_channels_last_needs_whole_weights_and_own_states() -> None:
     assert [problem.partition(":")[0] for problem in caught.value.problems] == ["optimizer_states=8bit"]
 
 
+def test_adapters_in_bf16_are_not_trained_with_a_loss_scaler() -> None:
+    adapters = Adaptation(lora_r=2, lora_dtype="bf16")
+    require_trainable(Settings(precision="bf16"), adapters)
+    require_trainable(Settings(precision="fp16"), Adaptation(lora_dtype="bf16"))  # there are none
+    with pytest.raises(UsageError, match="lora_dtype=bf16 cannot be trained with precision=fp16") as caught:
+        require_trainable(Settings(precision="fp16"), adapters)
+    assert "lora_dtype=fp32" in (caught.value.hint or "")
+
+
 @pytest.mark.parametrize("options", [{"quantization": "nf4", "lora_r": 2}, {"optimizer_states": "8bit"}], ids=str)
 def test_adaptations_by_bitsandbytes_need_its_extra(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
     with monkeypatch.context() as patch:

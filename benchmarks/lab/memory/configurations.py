@@ -179,6 +179,12 @@ def _on_one_gpu() -> Iterator[Configuration]:
         yield _of("options", model, options={"loss_chunk": 256})
     for model in ("gpt2", "bert-base", "opt-125m", "vit-base", "t5-small", "qwen3-0.6b"):
         yield _of("options", model, options={"attention": "eager"})
+    for model in ("qwen2.5-0.5b", "llama-1b"):
+        yield _of("options", model, options={"attention": "library"})
+    yield _of("options", "qwen2.5-0.5b", options={"method": "dpo", "lora_r": 8}, factor=0.5)
+    yield _of("options", "gpt2", options={"method": "dpo", "second_model": True}, factor=0.5)
+    for trained_by in ("accelerate", "plain"):
+        yield _of("options", "gpt2", options={"trained_by": trained_by})
     for model in ("gpt2", "bert-base", "roberta-base", "modernbert", "qwen3-0.6b", "flan-t5-base"):
         yield _of("options", model, options={"seq_len": 100}, factor=2)
     for model in ("resnet-50", "convnext-tiny", "segformer-b0", "cloud"):
@@ -196,6 +202,13 @@ def _adapted() -> Iterator[Configuration]:
         options = {"lora_r": 8, "quantization": "nf4", "weights": "fp16"}
         yield _of("4-bit weights", model, options=options)
         yield _of("4-bit weights", model, options={**options, "double_quantization": True}, checkpointing="full")
+    for model in ("qwen2.5-0.5b", "llama-1b", "opt-125m", "bert-base"):
+        options = {"lora_r": 8, "quantization": "nf4", "weights": "fp16", "unquantized": "own"}
+        yield _of("4-bit weights", model, options=options)
+        yield _of("4-bit weights", model, options=options, checkpointing="full")
+    for model in ("qwen2.5-0.5b", "bert-base"):
+        options = {"lora_r": 8, "quantization": "nf4", "weights": "bf16", "unquantized": "own", "lora_dtype": "bf16"}
+        yield _of("4-bit weights", model, options=options, precision="bf16", on="l4")
 
 
 def _optimizers() -> Iterator[Configuration]:

@@ -1,5 +1,7 @@
 """The type of frozen weights, where the option `weights` leaves it open, and the precision that they compute in."""
 
+from collections.abc import Sequence
+
 from shoestring.base.settings import Precision, Settings
 from shoestring.hardware.catalog import Device, Target
 from shoestring.recipe.options import LoadedRecipe
@@ -16,7 +18,7 @@ def with_weight_type(loaded: LoadedRecipe, target: Target, requested: Settings) 
         return loaded
     weights: Precision = "fp32"
     if loaded.options.get("lora_r") is not None and target.device.kind != "cpu":
-        supported = target.device.precisions
+        supported = _trainable(loaded, target.device)
         weights = requested.precision or ("bf16" if "bf16" in supported else "fp16" if "fp16" in supported else "fp32")
     return loaded.replace(weights=weights)
 
@@ -24,9 +26,19 @@ def with_weight_type(loaded: LoadedRecipe, target: Target, requested: Settings) 
 def precision_of_frozen_weights(loaded: LoadedRecipe, device: Device) -> Precision | None:
     """Return the 16-bit type of frozen weights, in which the device computes; None without such weights.
 
-    Without autocast they would compute in that type as well, but without the loss scaler that fp16 needs.
+    Without autocast they would compute in that type as well, but without the loss scaler that fp16 needs. It is also
+    the precision of adapters in bf16: bf16, or fp32 on a device without it.
     """
     adaptation = loaded.adaptation
     if adaptation.lora_r is None:
         return None
-    return next((name for name in device.precisions if name == adaptation.weights and name != "fp32"), None)
+    supported = _trainable(loaded, device)
+    if adaptation.lora_dtype == "bf16":
+        return supported[-1]
+    return next((name for name in supported if name == adaptation.weights and name != "fp32"), None)
+
+
+def _trainable(loaded: LoadedRecipe, device: Device) -> Sequence[Precision]:
+    """Return the precisions of the device, without fp16 for adapters in bf16, whose gradients no scaler takes."""
+    needs_range = loaded.adaptation.lora_dtype == "bf16"
+    return [name for name in device.precisions if not (needs_range and name == "fp16")]

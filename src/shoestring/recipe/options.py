@@ -65,8 +65,19 @@ class Adaptation:
         False
     )
     lora_dora: Annotated[bool, "adapters that also learn the norm of each output of a layer (DoRA)"] = False
+    lora_dtype: Annotated[
+        Literal["fp32", "bf16"], "type of the adapters, and so of their gradients and optimizer states"
+    ] = "fp32"
+    """bf16 has half the bytes and 8 bits of precision. It cannot be trained with `precision=fp16`: the loss scaler of
+    torch does not take gradients in bf16 on a GPU."""
     quantization: Annotated[Literal["none", "nf4"], "frozen weights in 4 bits, packed by bitsandbytes"] = "none"
     """4-bit weights are not trained, so `lora_r` has to be set."""
+    unquantized: Annotated[
+        Literal["fp32", "own"],
+        "type of what stays unpacked beside 4-bit weights (norms, embeddings, head): fp32, or own: that of `weights`",
+    ] = "fp32"
+    """fp32 is what peft's `prepare_model_for_kbit_training` does. With own the activations between the layers take half
+    the bytes where `weights` is a 16-bit type."""
     double_quantization: Annotated[bool, "scales of 4-bit weights in 8 bits"] = False
     weights: Annotated[
         Literal["auto", "fp32", "fp16", "bf16"],
@@ -90,8 +101,8 @@ class Adaptation:
 
 
 _ADAPTER_OPTIONS = (
-    *("lora_r", "lora_alpha", "lora_targets", "lora_dropout", "lora_rslora", "lora_dora"),
-    *("quantization", "double_quantization"),
+    *("lora_r", "lora_alpha", "lora_targets", "lora_dropout", "lora_rslora", "lora_dora", "lora_dtype"),
+    *("quantization", "unquantized", "double_quantization"),
 )
 """Hidden for a recipe with its own option `lora_r`, which adds its adapters itself."""
 

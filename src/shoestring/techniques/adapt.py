@@ -23,9 +23,8 @@ def model(base: nn.Module, adaptation: Adaptation, *, keeps_stored_type: bool = 
     """Adapt `base` for an estimate, in place as far as possible; 4-bit layers only have the memory of bitsandbytes'.
 
     The order is: types, 4-bit weights, adapters. With `keeps_stored_type` the base has the type of its files, and is
-    converted to `weights` whatever that is; otherwise fp32 means the base's own type. Adapters are in fp32 whatever the
-    type of the base. 4-bit weights
-    compute in the type given by `weights`.
+    converted to `weights` whatever that is; otherwise fp32 means the base's own type. Adapters have the type
+    `lora_dtype` whatever that of the base is. 4-bit weights compute in the type given by `weights`.
     """
     return _adapt(base, adaptation, nf4.placeholder_layer, keeps_stored_type)
 
@@ -56,7 +55,13 @@ def _adapt(base: nn.Module, adaptation: Adaptation, make_layer: nf4.MakeLayer, k
     if dtype != torch.float32 or keeps_stored_type:
         _cast(base, dtype)
     if adaptation.quantization == "nf4":
-        nf4.quantize(base, make_layer, compute=dtype, double=adaptation.double_quantization)
+        nf4.quantize(
+            base,
+            make_layer,
+            compute=dtype,
+            double=adaptation.double_quantization,
+            casts_others=adaptation.unquantized == "fp32",
+        )
     return base if adaptation.lora_r is None else lora.with_adapters(base, adaptation)
 
 

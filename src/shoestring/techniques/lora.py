@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import torch
 from torch import nn
 
 from shoestring.base.errors import UsageError
@@ -39,7 +40,7 @@ PRESETS = ("attention", "mlp", "linear")
 
 
 def with_adapters(base: nn.Module, adaptation: Adaptation) -> nn.Module:
-    """Return peft's model around `base`, in which only the adapters are trained, in fp32.
+    """Return peft's model around `base`, in which only the adapters are trained, in the type `lora_dtype`.
 
     Raises UsageError for targets that the model does not have or on which adapters would have no effect, and if peft is
     not installed.
@@ -65,6 +66,11 @@ def with_adapters(base: nn.Module, adaptation: Adaptation) -> nn.Module:
             warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True`", UserWarning)
         untyped_base: Any = base
         adapted: nn.Module = get_peft_model(untyped_base, adapters)
+    if adaptation.lora_dtype == "bf16":
+        # peft itself creates them in fp32, or in the type of the weights, which 4-bit weights do not have.
+        for parameter in adapted.parameters():
+            if parameter.requires_grad:
+                parameter.data = parameter.data.to(torch.bfloat16)
     return adapted
 
 

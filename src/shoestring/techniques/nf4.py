@@ -107,10 +107,13 @@ def real_layer(original: Any, compute: torch.dtype, double: bool) -> nn.Module:
     return replacement
 
 
-def quantize(model: nn.Module, make_layer: MakeLayer, *, compute: torch.dtype, double: bool) -> None:
-    """Replace all linear layers except the output layer by 4-bit layers, and cast all other parameters to fp32.
+def quantize(
+    model: nn.Module, make_layer: MakeLayer, *, compute: torch.dtype, double: bool, casts_others: bool = True
+) -> None:
+    """Replace all linear layers except the output layer by 4-bit layers, and freeze all other parameters.
 
-    As in peft's `prepare_model_for_kbit_training`, the latter are norms, embeddings and the output layer.
+    Those are norms, embeddings and the output layer. With `casts_others` they are cast to fp32, as in peft's
+    `prepare_model_for_kbit_training`; otherwise they keep their type, as transformers loads them.
     """
     output = _output_layer(model)
     layers = [
@@ -128,7 +131,7 @@ def quantize(model: nn.Module, make_layer: MakeLayer, *, compute: torch.dtype, d
         setattr(parent, name, packed)
     for parameter in model.parameters():
         parameter.requires_grad_(False)
-        if parameter.is_floating_point() and parameter not in packed_parameters:
+        if casts_others and parameter.is_floating_point() and parameter not in packed_parameters:
             parameter.data = parameter.data.float()
 
 

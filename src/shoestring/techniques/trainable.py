@@ -42,6 +42,12 @@ def require_trainable(settings: Settings, adaptation: Adaptation | None = None) 
             problems=problems,
             hint="set memory_format=contiguous",
         )
+    if settings.precision == "fp16" and adaptation.lora_r is not None and adaptation.lora_dtype == "bf16":
+        # https://github.com/pytorch/pytorch/issues/127176
+        raise UsageError(
+            "lora_dtype=bf16 cannot be trained with precision=fp16: torch's loss scaler takes no bf16 gradients",
+            hint="set lora_dtype=fp32, or precision=bf16 on a GPU that computes in it",
+        )
     if adaptation.quantization != "none" or adaptation.optimizer_states != "own":
         requirements.require("bitsandbytes", "bitsandbytes")
 

@@ -158,11 +158,8 @@ class Policy(nn.Module):
         base = from_config(config, dtype=DTYPES[weights])
         attend_by_segment(base.model.visual)
         if four_bits:
-            nf4.quantize(base, nf4.placeholder_layer, compute=DTYPES[weights], double=double)
-            for parameter in base.parameters():
-                # transformers converts the weights that it does not pack to the dtype of the weights.
-                if parameter.is_floating_point():
-                    parameter.data = parameter.data.to(DTYPES[weights])
+            # transformers leaves what it does not pack in the dtype of the weights.
+            nf4.quantize(base, nf4.placeholder_layer, compute=DTYPES[weights], double=double, casts_others=False)
         with warnings.catch_warnings():
             # peft calls a deprecated checkpointing API that transformers 6 removes.
             warnings.simplefilter("ignore", FutureWarning)

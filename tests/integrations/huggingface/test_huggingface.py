@@ -154,6 +154,22 @@ def test_sdpa_has_no_score_matrix(qlora):
     assert {TOKENS * TOKENS, 2 * TOKENS * TOKENS}.isdisjoint(storage.bytes for storage in qlora.storages)
 
 
+@pytest.mark.parametrize(
+    ("device", "kernel", "notes"),
+    [("t4", "aten::_safe_softmax", 1), ("l4", "aten::_scaled_dot_product_flash_attention", 0)],
+)
+def test_heads_that_the_library_shares_need_flash_attention(llama, device, kernel, notes):
+    loaded = forked(load(f"hf:{llama}", {"seq_len": TOKENS, "attention": "library", "effective_batch": 2}))
+    with Tracer(loaded) as tracer:
+        settings = Settings(micro_batch=2, precision="fp16", checkpointing="no")
+        trace = tracer.trace(settings, accumulate=1, device=DEVICES[device])
+    names = {event.name for event in trace.events if hasattr(event, "flops")}
+    attentions = names & {"aten::_safe_softmax", "aten::_scaled_dot_product_flash_attention"}
+    assert attentions == {kernel} and "aten::_scaled_dot_product_efficient_attention" not in names
+    assert len(trace.bounds) == notes and all("4 heads share the keys of 2" in note for note in trace.bounds)
+    assert trace.facts.notes == ()
+
+
 def test_eager_attention_has_fp32_scores_without_a_copy(llama):
     options = {"seq_len": TOKENS, "lora_r": 4, "weights": "fp16", "attention": "eager"}
     trace = trace_recipe(forked(load(f"hf:{llama}", options)))
@@ -292,7 +308,8 @@ def test_experts_that_nf4_does_not_pack_are_a_note(tmp_path, qlora):
     (note,) = adapt.notes(adapt.model(base, loaded.adaptation), loaded)
     bytes_ = 2 * 4 * 3 * 128 * 256 * 4
     assert "experts" in note and f"stay in float32, {bytes_ / 2**20:.2f} MiB" in note
-    assert qlora.facts.notes == ()
+    (assumed,) = qlora.facts.notes
+    assert assumed.startswith("keys and values are repeated") and assumed.endswith("attention=library")
 
 
 class Denoiser(torch.nn.Module):

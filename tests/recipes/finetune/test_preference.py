@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional
 
 from shoestring.base.errors import UsageError
+from shoestring.integrations.huggingface import preference
 from shoestring.techniques.loss import IGNORED
-from shoestring_recipes.finetune import preference
 from shoestring_recipes.finetune.preference import (
     collate_pairs,
     combine_pairs,

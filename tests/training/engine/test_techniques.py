@@ -180,7 +180,14 @@ def test_8_bit_states_train_or_need_bitsandbytes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"double_quantization": True}, {"weights": "bf16", "precision": "bf16"}], ids=str
+    "options",
+    [
+        {},
+        {"double_quantization": True},
+        {"weights": "bf16", "precision": "bf16"},
+        {"weights": "bf16", "precision": "bf16", "unquantized": "own", "lora_dtype": "bf16"},
+    ],
+    ids=str,
 )
 def test_adapters_with_4_bit_weights_resume_exactly(tmp_path, options):
     pytest.importorskip("peft")

@@ -5,8 +5,10 @@ The recipe is for estimates and plans: it loads no weights and has no data.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from shoestring.base import config
 from shoestring.base.errors import UsageError
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 EXTRA = "huggingface"
+Loop: TypeAlias = Literal["shoestring", "trainer", "accelerate", "plain"]
+BETA = 0.1
+"""Of DPO. Memory and time do not depend on it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +39,28 @@ class Options:
     ] = 512
     image_size: Annotated[int | None, "side of an image in pixels; none: the configuration's, else 224"] = None
     audio_seconds: Annotated[float, "length of the longest audio, for models that take waveforms"] = 10.0
-    attention: Annotated[Literal["sdpa", "eager"], "torch's fused attention, or a full matrix of scores"] = "sdpa"
+    attention: Annotated[
+        Literal["sdpa", "library", "eager"],
+        "torch's fused attention, of repeated keys and values where heads share them; library: as transformers calls "
+        "it for a batch without padding, which shares them in the kernel; eager: a full matrix of scores",
+    ] = "sdpa"
+    method: Annotated[
+        Literal["sft", "dpo"],
+        "the model's own loss, or direct preference optimization of pairs of sequences, with the adapter switched off "
+        "as the reference",
+    ] = "sft"
+    second_model: Annotated[
+        bool, "the reference of method=dpo is a second model in memory, as it has to be if all weights are trained"
+    ] = False
+    trained_by: Annotated[
+        Loop,
+        "whose code makes the updates, which decides how long the outputs exist: shoestring; trainer: transformers' "
+        "Trainer; accelerate: a script with Accelerator that holds them; plain: a script that holds them",
+    ] = "shoestring"
+    transformers: Annotated[
+        str | None,
+        "version of transformers whose loss of a causal language model is assumed, such as 4.48; none: the installed",
+    ] = None
     loss_chunk: Annotated[
         int | None,
         "tokens whose logits exist at the same time, for causal language models; none: the model's own loss",
@@ -50,6 +76,13 @@ class Options:
 
     def __post_init__(self) -> None:
         problems = config.too_small(vars(self), {"seq_len": 1, "loss_chunk": 1, "image_size": 1, "audio_seconds": 1})
+        if self.transformers is not None and not re.fullmatch(r"[45](\.\d+){1,2}", self.transformers):
+            problems.append(f"transformers={self.transformers}: must be a version such as 4.48")
+        own_loss = self.method == "sft" and self.loss_chunk is None
+        if not own_loss and (self.transformers is not None or self.trained_by != "shoestring"):
+            problems.append("transformers= and trained_by= are about the model's own loss, without loss_chunk and dpo")
+        if self.second_model and self.method != "dpo":
+            problems.append("second_model=yes: only method=dpo has a reference")
         if problems:
             raise UsageError("options of hf: cannot be used", problems=problems)
 
@@ -64,6 +97,8 @@ class HuggingFace:
 
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
+        self._outputs: Any = None
+        """The outputs that a script would still hold."""
 
     @property
     def data_hint(self) -> str:
@@ -81,6 +116,11 @@ class HuggingFace:
         """The tokens of a sample; of images and audio all samples have this length."""
         return self.options.seq_len
 
+    @property
+    def blocks(self) -> Callable[[nn.Module], list[nn.Module]] | None:
+        """The blocks that checkpointing recomputes beside a second model; None where they are found in the model."""
+        return trained_blocks if self.options.second_model else None
+
     def length_source(self) -> str:
         return f"the tokenizer of {self.source}"
 
@@ -92,21 +132,31 @@ class HuggingFace:
         return build.build_model(self.source, self.options)
 
     def batch(self, size: int) -> dict[str, Any]:
-        """Return `size` samples of `seq_len` tokens, or images, or audio, with the labels that the head requires."""
+        """Return `size` samples of `seq_len` tokens, or pairs of them, or images, or audio, with their labels."""
         requirements.require(EXTRA, "transformers")
         from shoestring.integrations.huggingface import batches
 
         return batches.make(self.source, size, self.options)
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Tensor:
-        """Return the head's own mean loss, computed in chunks where `loss_chunk` is set."""
-        from shoestring.integrations.huggingface import chunks, diffusion, library_errors, losses
+        """Return the head's own mean loss, computed in chunks where `loss_chunk` is set, or the mean loss of pairs."""
+        from shoestring.integrations.huggingface import chunks, diffusion, library_errors, losses, preference
 
-        if self.options.loss_chunk:
-            return chunks.chunked_loss(model, batch, self.options.loss_chunk)
-        compute = diffusion.loss if "timestep" in batch else losses.loss
+        options = self.options
+        if options.method == "dpo":
+            chosen, rejected = preference.rewards(
+                model, batch, beta=BETA, loss_chunk=options.loss_chunk, hint="set lora_r=16, or second_model=yes"
+            )
+            return preference.mean_loss(chosen, rejected)
+        if options.loss_chunk:
+            return chunks.chunked_loss(model, batch, options.loss_chunk)
         with library_errors.explained(f"{type(model).__name__} cannot be run", self.source):
-            return compute(model, batch)
+            if "timestep" in batch:
+                return diffusion.loss(model, batch)
+            value, outputs = losses.loss(model, batch, loop=options.trained_by, version=options.transformers)
+        # The previous ones are released when these exist, as a variable of a loop is.
+        self._outputs = outputs if options.trained_by in ("accelerate", "plain") else None
+        return value
 
     def notes(self) -> list[str]:
         """Return what was chosen for the model and its samples."""
@@ -132,6 +182,14 @@ _OPTIMIZERS = {
     "adafactor": "Adafactor",
 }
 """The classes in `torch.optim` by their names in the option."""
+
+
+def trained_blocks(model: nn.Module) -> list[nn.Module]:
+    """Return the blocks of the model that is trained, without those of the reference beside it."""
+    from shoestring.techniques import checkpointing
+
+    untyped_model: Any = model
+    return checkpointing.blocks(untyped_model.trained, None)
 
 
 def recipe_class(source: str) -> type[HuggingFace]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from shoestring.base.errors import UsageError
-from shoestring.integrations.huggingface import configuration, diffusion, heads, losses
+from shoestring.integrations.huggingface import configuration, diffusion, heads, losses, preference
 from shoestring.integrations.huggingface.inputs import build_inputs, make_images, make_tokens
 from shoestring.integrations.huggingface.lengths import text_length
 from shoestring.integrations.huggingface.library_errors import OWN_RECIPE, explained
@@ -30,6 +30,8 @@ def make(source: str, size: int, options: Options) -> dict[str, Any]:
         with explained(f"no samples can be made for {config.class_name}", source):
             return dict(diffusion.build_batch(config, size))
     model_class = heads.find_model_class(config, options.head)
+    if options.method == "dpo":
+        return preference.full_pairs(size, text_length(config, options.seq_len)[0])
     with explained(f"no samples can be made for {model_class.__name__}", source):
         return build_batch(model_class, config, size, options)
 

@@ -8,18 +8,28 @@ import torch
 import transformers
 from torch import nn
 
-from shoestring.integrations.huggingface import Options, attention, chunks, configuration, diffusion, heads
+from shoestring.integrations.huggingface import (
+    Options,
+    attention,
+    chunks,
+    configuration,
+    diffusion,
+    heads,
+    preference,
+)
 from shoestring.integrations.huggingface.library_errors import explained
 
 
 def build_model(source: str, options: Options) -> nn.Module:
-    """Build the model for training, in fp32. Raises UsageError where `loss_chunk` is set but not supported."""
+    """Build the model for training, in fp32. Raises UsageError where `loss_chunk` or `method` is not supported."""
     config = configuration.read(source)
     if isinstance(config, diffusion.Configuration):
         with explained(f"{config.class_name} cannot be built", source):
             return diffusion.build_model(config)
     attention.register()
     model_class = heads.find_model_class(config, options.head)
+    if options.method == "dpo":
+        chunks.require_causal(model_class, "method=dpo")
     if options.loss_chunk:
         chunks.require_plain_head(model_class, config)
     fix_random_parts(config)
@@ -28,7 +38,7 @@ def build_model(source: str, options: Options) -> nn.Module:
         model: Any = model_class._from_config(config, dtype=torch.float32, attn_implementation=implementation)
     model.config.use_cache = False
     training_model: nn.Module = model.train()
-    return training_model
+    return preference.WithReference(training_model) if options.second_model else training_model
 
 
 def choose_attention(model_class: Any, config: Any, options: Options) -> str | dict[str, str]:
@@ -41,7 +51,8 @@ def choose_attention(model_class: Any, config: Any, options: Options) -> str | d
     refusing = [name for name in getattr(config, "sub_configs", {}) if not _supports_sdpa(getattr(config, name, None))]
     text = config.get_text_config()
     head_count = getattr(text, "num_attention_heads", None)
-    fused = "sdpa" if getattr(text, "num_key_value_heads", head_count) in (head_count, None) else attention.NAME
+    shares_heads = getattr(text, "num_key_value_heads", head_count) not in (head_count, None)
+    fused = attention.NAME if shares_heads and options.attention == "sdpa" else "sdpa"
     parts = {**dict.fromkeys(config.sub_configs, fused), **dict.fromkeys(refusing, "eager")}
     return {"": fused, **parts} if refusing else fused
 

@@ -21,15 +21,25 @@ _SCALED = {
 """Fields of configurations that transform the logits, and the value of each without an effect."""
 
 
+CAUSAL = ("ForCausalLM", "LMHeadModel")
+"""The endings of the names of causal language models."""
+
+
+def require_causal(model_class: Any, option: str) -> None:
+    """Raise UsageError for a model that is no causal language model, which `option` needs."""
+    name = model_class.__name__
+    if not name.endswith(CAUSAL):
+        unset = "loss_chunk=none" if option == "loss_chunk" else "method=sft"
+        raise UsageError(f"{option} cannot be used: {name} is no causal language model", hint=f"set {unset}")
+
+
 def require_plain_head(model_class: Any, config: Any) -> None:
     """Raise UsageError for a model whose loss is not the cross-entropy of one linear layer."""
-    text = config.get_text_config()
-    name = model_class.__name__
-    if not name.endswith(("ForCausalLM", "LMHeadModel")):
-        raise UsageError(f"loss_chunk cannot be used: {name} is no causal language model", hint="set loss_chunk=none")
-    if transforms := _transforms(text):
+    require_causal(model_class, "loss_chunk")
+    if transforms := _transforms(config.get_text_config()):
         raise UsageError(
-            f"loss_chunk cannot be used: {name} transforms its logits ({transforms[0]})", hint="set loss_chunk=none"
+            f"loss_chunk cannot be used: {model_class.__name__} transforms its logits ({transforms[0]})",
+            hint="set loss_chunk=none",
         )
 
 

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from shoestring.base.errors import UsageError
+from shoestring.integrations.huggingface import Loop
 from shoestring.integrations.huggingface.library_errors import OWN_RECIPE
+from shoestring.integrations.huggingface.loops import outputs
 
 OTHER = "other_"
 """Prefix of the names of a batch's second texts: those that belong to the first ones."""
@@ -25,8 +27,10 @@ def paired(inputs: dict[str, Tensor]) -> dict[str, Any]:
     return {**inputs, **{OTHER + name: tensor.clone() for name, tensor in inputs.items()}}
 
 
-def loss(model: nn.Module, batch: dict[str, Any]) -> Tensor:
-    """Return the model's own mean loss; or, without one, that of its kind of output.
+def loss(
+    model: nn.Module, batch: dict[str, Any], *, loop: Loop = "shoestring", version: str | None = None
+) -> tuple[Tensor, Any]:
+    """Return the model's own mean loss, and its outputs; or, without one, the loss of its kind of output.
 
     Texts without a head are encoded in pairs, as sentence encoders are trained: each text of the batch is to be nearest
     to its partner. The features of images and audio are compared with zeros, which stands for any loss of the features.
@@ -35,25 +39,25 @@ def loss(model: nn.Module, batch: dict[str, Any]) -> Tensor:
     pairs = {name.removeprefix(OTHER): tensor for name, tensor in batch.items() if name.startswith(OTHER)}
     if pairs:
         first = {name: tensor for name, tensor in batch.items() if not name.startswith(OTHER)}
-        return _contrastive(_features(model(**first)), _features(model(**pairs)))
+        return _contrastive(_features(model(**first)), _features(model(**pairs))), None
     if "input_values" in batch and "labels" in batch and batch["labels"].dim() == 2:
-        return _alignment(model, batch)
-    outputs: Any = model(**batch)
-    if getattr(outputs, "loss", None) is not None:
-        own: Tensor = outputs.loss
-        return own
-    masks = getattr(outputs, "pred_masks", None)
+        return _alignment(model, batch), None
+    result = outputs(model, batch, loop, version)
+    if getattr(result, "loss", None) is not None:
+        return result.loss, result
+    masks = getattr(result, "pred_masks", None)
     if masks is not None:
-        return functional.binary_cross_entropy_with_logits(masks.float(), torch.zeros_like(masks, dtype=torch.float32))
-    return _features(outputs).float().square().mean()
+        zeros = torch.zeros_like(masks, dtype=torch.float32)
+        return functional.binary_cross_entropy_with_logits(masks.float(), zeros), result
+    return _features(result).float().square().mean(), result
 
 
-def _features(outputs: Any) -> Tensor:
+def _features(result: Any) -> Tensor:
     """Return the mean of the last layer over the positions of each sample: (samples, width)."""
-    hidden = getattr(outputs, "last_hidden_state", None)
+    hidden = getattr(result, "last_hidden_state", None)
     if hidden is None:
         raise UsageError(
-            f"the model returns {type(outputs).__name__}, which has neither a loss nor features",
+            f"the model returns {type(result).__name__}, which has neither a loss nor features",
             hint=f"choose a head with head=, or {OWN_RECIPE}",
         )
     features: Tensor = hidden.mean(1) if hidden.dim() == 3 else hidden.flatten(2).mean(2)

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from shoestring.integrations.huggingface import batches, build, configuration, diffusion, heads
+import transformers
+
+from shoestring.integrations.huggingface import (
+    attention,
+    batches,
+    build,
+    chunks,
+    configuration,
+    diffusion,
+    heads,
+    loops,
+)
 from shoestring.integrations.huggingface.inputs import image_sides
 from shoestring.integrations.huggingface.lengths import text_length
 
@@ -13,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def notes(source: str, options: Options) -> list[str]:
-    """Return full sentences on what was chosen without being asked for; none for an ordinary language model."""
+    """Return full sentences on what was chosen without being asked for, and on whose loop and loss are assumed."""
     config = configuration.read(source)
     if isinstance(config, diffusion.Configuration):
         return diffusion.notes(config)
@@ -28,11 +39,44 @@ def notes(source: str, options: Options) -> list[str]:
         f"transformers has no SDPA for {part}: the attention is eager, with a matrix of all pairs of positions"
         for part in build.eager_parts(model_class, config, options)
     ]
+    lines += _attention(model_class, config, options)
+    lines += _loop(name, options)
     if names := build.fix_random_parts(config):
         lines.append(f"{', '.join(names)}: no layer is skipped and no part of the input is masked in this estimate")
     if main_input == "pixel_values":
         lines.append("images of {} x {} pixels".format(*image_sides(config, options)))
     return [*lines, *_samples(name, arguments, main_input, options)]
+
+
+def _attention(model_class: Any, config: Any, options: Options) -> list[str]:
+    chosen = build.choose_attention(model_class, config, options)
+    names = {chosen} if isinstance(chosen, str) else set(chosen.values())
+    if attention.NAME not in names:
+        return []
+    return [
+        "keys and values are repeated for the heads that share them, as transformers does with a padding mask; for a "
+        "batch without padding it leaves that to torch, which then holds all scores on a GPU before compute capability "
+        "8.0 and in fp32: attention=library"
+    ]
+
+
+def _loop(name: str, options: Options) -> list[str]:
+    """Return whose loss and whose loop are assumed, where these were chosen."""
+    lines = []
+    if options.transformers is not None:
+        older = name.endswith(chunks.CAUSAL) and loops.has_older_loss(options.transformers)
+        memory = "copies the logits" if older else "has the memory of the installed one's"
+        lines.append(
+            f"the loss is that of transformers {options.transformers}, which {memory}; the model is that of "
+            f"transformers {transformers.__version__}"
+        )
+    if options.trained_by in ("trainer", "accelerate"):
+        version = options.transformers or f"{loops.SHIFTS_LABELS} and later"
+        lines.append(
+            f"trained_by={options.trained_by}: accelerate converts the logits to fp32 under autocast; the loss is that "
+            f"of transformers {version}"
+        )
+    return lines
 
 
 def _samples(name: str, arguments: set[str], main_input: str, options: Options) -> list[str]:

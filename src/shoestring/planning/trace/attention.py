@@ -23,6 +23,10 @@ _MASK_ALIGNMENT = 8
 """Values. The memory-efficient kernel takes masks with strides that are multiples of it (`attention.cpp:
 preprocess_mask`)."""
 
+grouped_in_math: set[tuple[int, int]] = set()
+"""The numbers of heads of queries and of keys in the attentions of a trace that share keys in torch's math
+implementation. A recorder empties it when it begins."""
+
 _HALF = (torch.float16, torch.bfloat16)
 
 _library = torch.library.Library("aten", "IMPL")
@@ -64,6 +68,8 @@ def _attention(
             query, key, value, dropout_p, is_causal, attn_mask=_expand_mask(query, key, attn_mask), scale=scale
         )
     else:
+        if enable_gqa and CAPABILITY.get() is not None:
+            grouped_in_math.add((query.shape[1], key.shape[1]))
         token = in_place.IN_MATH.set(CAPABILITY.get() is not None)
         try:
             results = aten._scaled_dot_product_attention_math(
@@ -73,6 +79,15 @@ def _attention(
             in_place.IN_MATH.reset(token)
     output: Tensor = results[0]
     return output
+
+
+def notes() -> tuple[str, ...]:
+    """Return a note on each shape of heads that share keys without a fused kernel."""
+    return tuple(
+        f"{queries} heads share the keys of {keys} (enable_gqa), for which torch has no fused attention here: each "
+        "layer holds the scores of all pairs of positions; attention that repeats the keys for each head does not"
+        for queries, keys in sorted(grouped_in_math)
+    )
 
 
 def _can_use_flash(query: Tensor, value: Tensor, mask: Tensor | None) -> bool:

@@ -96,6 +96,7 @@ class Recorder(TorchDispatchMode):
         self._bounds: dict[tuple[str, str], int] = {}
         """The largest number of rows by operator and place, where it depends on values."""
         self._draws = Draws()
+        attention.grouped_in_math.clear()
         self._overwritten: int | None = None
         """The storage of the operand into which the target writes the last operator's result, if nobody needs it."""
 
@@ -139,9 +140,10 @@ class Recorder(TorchDispatchMode):
 
     @property
     def bounds(self) -> tuple[str, ...]:
-        """Notes on the operators that were traced with their largest result, and on random numbers of the host."""
+        """Notes on the operators that were traced with their largest result, on random numbers of the host, and on
+        attention without a fused kernel."""
         notes = (bounds.note(*operator_and_place, rows) for operator_and_place, rows in self._bounds.items())
-        return (*notes, *self._draws.notes)
+        return (*notes, *self._draws.notes, *attention.notes())
 
     def _result(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the operator; one whose output size depends on values returns its largest result."""
