@@ -1,5 +1,5 @@
-"""Predicted memory of samples that differ in length beside what PyTorch's allocator takes: one of the models, orders and
-distributions of `benchmarks.lab.memory.lengths`."""
+"""Predicted memory of samples that differ in length beside what PyTorch's allocator takes: one case of
+`benchmarks.lab.memory.lengths`."""
 
 from contextlib import ExitStack
 

@@ -13,7 +13,7 @@ from shoestring.planning.planner import make_plan
 from shoestring.recipe.finding import choose
 from tests.planning.estimate.example_traces import FACTS
 
-T4 = find_target("t4")
+T4, T4X2 = find_target("t4"), find_target("t4x2")
 LENGTHS = tuple(float(length) for length in range(1, 101))
 
 
@@ -29,21 +29,16 @@ def test_microbatches_of_an_update_begin_with_its_longest_samples():
     assert not microbatch_lengths(finetune(), FACTS, Settings(packing="no"), 2)  # unknown lengths
 
 
-def test_a_librarys_loader_takes_samples_as_they_come():
-    loaded = finetune()
-    learning = dataclasses.replace(loaded.parts.learning, trainer=object())
+def test_another_loop_takes_samples_as_they_come_and_adds_gradients_with_ddp(lengths_file):
     facts = dataclasses.replace(FACTS, sample_lengths=LENGTHS)
-    library = _with_parts(loaded, dataclasses.replace(loaded.parts, learning=learning))
-    updates = microbatch_lengths(library, facts, Settings(packing="no"), 2)
+    plain = absent(lengths_file, trained_by="plain")
+    updates = microbatch_lengths(plain, facts, Settings(), 2)
     assert any(update != sorted(update, reverse=True) for update in updates)
-
-
-def _with_parts(loaded, parts):
-    class WithParts:
-        effective_batch = loaded.effective_batch
-
-    WithParts.parts = parts
-    return WithParts
+    settings = Settings(gpus=2, micro_batch=1, precision="fp16", sharding="ddp")
+    own, other = (make_estimate(loaded, T4X2, settings) for loaded in (absent(lengths_file), plain))
+    buckets = [part.bytes for part in other.memory.parts if part.name == "gradient buckets"]
+    # DistributedDataParallel has flat copies of all gradients; the engine has messages of 25 MiB.
+    assert buckets and buckets[0] >= 4 * own.facts.parameters_trainable
 
 
 @pytest.fixture(scope="module")
@@ -57,11 +52,11 @@ def lengths_file(tmp_path_factory):
 GPT2 = {"model_type": "gpt2", "n_layer": 4, "n_head": 4, "n_embd": 256, "vocab_size": 8192, "n_positions": 2048}
 
 
-def absent(lengths_file):
+def absent(lengths_file, **values):
     """Return the recipe of a small model, for data of these lengths that are not here."""
     model = lengths_file.parent / "config.json"
     model.write_text(json.dumps({**GPT2, "architectures": ["GPT2LMHeadModel"]}))
-    return choose(f"hf:{model}", {"lengths": str(lengths_file), "effective_batch": 16, "seq_len": 2048})[0]
+    return choose(f"hf:{model}", {"lengths": str(lengths_file), "effective_batch": 16, "seq_len": 2048, **values})[0]
 
 
 def test_plan_takes_expandable_segments_for_varying_lengths_and_says_why(lengths_file):

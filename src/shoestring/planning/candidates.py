@@ -235,13 +235,21 @@ def trace_settings(
     traced = settings.replace(micro_batch=-(-share // microbatches), **UNTRACED)
     if settings.sharding in GATHERS:  # FSDP2 adds the gradients of all shards to the same ones
         microbatches *= shards_per_gpu(settings)
+    is_quantized_elsewhere = loaded.parts.learning.other_loop and loaded.adaptation.quantization != "none"
     return tracer.trace(
         traced,
         accumulate=microbatches,
         device=target.device,
         gpus=gpus_of(settings),
+        torch_ddp=uses_torch_ddp(loaded, settings),
+        loading="transformers" if is_quantized_elsewhere else "engine",
         options=options,
     )
+
+
+def uses_torch_ddp(loaded: LoadedRecipe, settings: Settings) -> bool:
+    """Return whether torch's DistributedDataParallel exchanges gradients, as in a loop other than the engine's."""
+    return loaded.parts.learning.other_loop and gpus_of(settings) > 1 and settings.sharding not in GATHERS
 
 
 def priced(
@@ -278,6 +286,7 @@ def memory_of(
         allocator=settings.allocator or "segments",
         gpus=gpus_of(settings),
         cudnn_benchmark=uses_cudnn_benchmark(settings, loaded.parts),
+        deterministic=not loaded.parts.learning.other_loop,
         varying=varying,
     )
 
@@ -334,5 +343,6 @@ def seconds_of(
         cudnn_benchmark=uses_cudnn_benchmark(settings, loaded.parts),
         tf32=settings.tf32,
         compiled=settings.compile == "yes",
-        by_library=loaded.parts.learning.trainer is not None,
+        torch_ddp=uses_torch_ddp(loaded, settings),
+        by_library=loaded.parts.learning.trainer is not None or loaded.parts.learning.other_loop,
     )

@@ -51,7 +51,8 @@ def load_of_shard(
     if capacity is None or not facts.sample_lengths:
         return None
     samples = samples_per_shard(loaded.effective_batch, settings)
-    return _load(facts.sample_lengths, capacity, samples, micro_batch, is_packed(settings), length_work)
+    sorts = _sorts(loaded)
+    return _load(facts.sample_lengths, capacity, samples, micro_batch, is_packed(settings), sorts, length_work)
 
 
 def rows_per_shard(loaded: LoadedRecipe, facts: Facts, settings: Settings) -> int:
@@ -70,25 +71,31 @@ def microbatch_lengths(loaded: LoadedRecipe, facts: Facts, settings: Settings, m
     if capacity is None or not lengths:
         return []
     samples = samples_per_shard(loaded.effective_batch, settings)
-    if loaded.parts.learning.trainer is not None:  # a library's loader pads whatever samples come together
-        draw = random.Random(0)
-        shards = [[min(length, capacity) for length in draw.choices(lengths, k=samples)] for _ in range(_UPDATES)]
-    else:
-        shards = [list(update) for update in _updates(lengths, capacity, samples)]
-        if is_packed(settings):
-            shards = [_rows(shard, capacity) for shard in shards]
+    updates = _updates(lengths, capacity, samples, _sorts(loaded))
+    shards = [_rows(update, capacity) if is_packed(settings) else list(update) for update in updates]
     # An epoch has the longest of the samples too.
     middle = shards[len(shards) // 2]
     middle[middle.index(max(middle))] = min(max(lengths), capacity)
     return [[max(part) / capacity for part in split(shard, micro_batch)] for shard in shards]
 
 
+def _sorts(loaded: LoadedRecipe) -> bool:
+    """Return whether an update begins with its longest samples, as the engine's; other loops take them as they come."""
+    return loaded.parts.learning.trainer is None and not loaded.parts.learning.other_loop
+
+
 @lru_cache(maxsize=1024)
 def _load(
-    lengths: tuple[float, ...], capacity: float, samples: int, micro_batch: int, packed: bool, length_work: LengthWork
+    lengths: tuple[float, ...],
+    capacity: float,
+    samples: int,
+    micro_batch: int,
+    packed: bool,
+    sorts: bool,
+    length_work: LengthWork,
 ) -> Load:
     total, microbatches, filled, work = 0.0, 0, 0.0, 0.0
-    updates = _updates(lengths, capacity, samples)
+    updates = _updates(lengths, capacity, samples, sorts)
     for update in updates:
         parts = split(_rows(update, capacity) if packed else update, micro_batch)
         total += sum(len(part) * max(part) for part in parts)
@@ -107,7 +114,7 @@ def _load(
 
 @lru_cache(maxsize=64)
 def _most_rows(lengths: tuple[float, ...], capacity: float, samples: int) -> int:
-    return max(len(_rows(update, capacity)) for update in _updates(lengths, capacity, samples))
+    return max(len(_rows(update, capacity)) for update in _updates(lengths, capacity, samples, True))
 
 
 def _rows(update: Sequence[float], capacity: float) -> list[float]:
@@ -117,11 +124,12 @@ def _rows(update: Sequence[float], capacity: float) -> list[float]:
 
 
 @lru_cache(maxsize=64)
-def _updates(lengths: tuple[float, ...], capacity: float, samples: int) -> list[list[float]]:
-    """Return the lengths of the samples of some updates, the longest first."""
+def _updates(lengths: tuple[float, ...], capacity: float, samples: int, sorts: bool) -> list[list[float]]:
+    """Return the lengths of the samples of some updates: the longest first if an update `sorts` them."""
     draw = random.Random(0)
     updates = []
     for _ in range(_UPDATES):
         update = [min(length, capacity) for length in draw.choices(lengths, k=samples)]
-        updates.append([update[index] for index in longest_first(range(samples), update.__getitem__)])
+        order = longest_first(range(samples), update.__getitem__) if sorts else range(samples)
+        updates.append([update[index] for index in order])
     return updates

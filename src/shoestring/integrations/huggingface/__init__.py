@@ -54,8 +54,9 @@ class Options:
     ] = False
     trained_by: Annotated[
         Loop,
-        "whose code makes the updates, which decides how long the outputs exist: shoestring; trainer: transformers' "
-        "Trainer; accelerate: a script with Accelerator that holds them; plain: a script that holds them",
+        "whose code makes the updates, which decides how long the outputs exist, the order of samples of different "
+        "lengths and how several GPUs exchange gradients: shoestring; trainer: transformers' Trainer; accelerate: a "
+        "script with Accelerator that holds the outputs; plain: a script that holds them",
     ] = "shoestring"
     transformers: Annotated[
         str | None,
@@ -110,6 +111,11 @@ class HuggingFace:
             "sample is a dict of tensors with the names of batch(1), without its first dimension. Its weights begin "
             "at random; docs/guides/recipe.md shows such a file"
         )
+
+    @property
+    def other_loop(self) -> bool:
+        """Whether the updates are those of a library or of a script."""
+        return self.options.trained_by != "shoestring"
 
     @property
     def capacity(self) -> float:

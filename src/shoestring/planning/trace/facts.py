@@ -86,6 +86,21 @@ def _notes(loaded: LoadedRecipe, samples: Mapping[str, int] | None) -> Iterator[
             yield from loaded.parts.data.notes()
     elif samples or loaded.parts.data.data is None:
         yield from loaded.parts.data.notes()
+        if not samples and _has_length(loaded):
+            data = loaded.parts.data
+            yield (
+                f"all samples have {data.capacity:g} {data.length_unit} ({data.length_option}): samples that differ in "
+                "length reserve more memory, which lengths=FILE predicts (shoestring check RECIPE --lengths FILE)"
+            )
+
+
+def _has_length(loaded: LoadedRecipe) -> bool:
+    """Return whether the option of the length decides the size of a batch, as it does not for images."""
+    data = loaded.parts.data
+    if not data.length_option or data.capacity is None:
+        return False
+    tensors = nested.tensors(loaded.recipe.batch(1))
+    return any(int(data.capacity) in tensor.shape for tensor in tensors)
 
 
 def _build(loaded: LoadedRecipe) -> tuple[nn.Module, bool]:

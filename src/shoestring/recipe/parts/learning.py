@@ -85,6 +85,10 @@ class Learning:
     trainer: Callable[..., Any] | None = None
     """`trainer(settings, data, surviving, *, folder, device)` -> the trainer of a library, which then makes the updates
     (`contract.TrainerRecipe`)."""
+    other_loop: bool = False
+    """Whether an estimate is for updates that another library or a script makes: its loader takes samples of all
+    lengths as they come, torch's DistributedDataParallel exchanges the gradients of several GPUs, and kernels need not
+    be deterministic."""
     learner: Callable[[], nn.Module] | None = None
     """`learner()` -> the model that `trainer` trains, without a trainer, to load saved weights into; called after
     `data()`. By default `model()`."""
