@@ -111,6 +111,7 @@ class Lengths:
         return tuple(float(lengths[bisect_left(ends, position)]) for position in positions)
 
 
+_COUNTS = 'but is to be numbers of samples by their length, whole numbers from 1, such as {"128": 20}'
 _HINT = "write it where the data are: shoestring check RECIPE --set data=PATH --lengths FILE"
 
 
@@ -125,8 +126,12 @@ def _problems(values: Any) -> list[str]:
     if values.get("rows") is not None:
         problems += find_problems(values, {"rows": COUNT})
     counts, samples = values.get("counts", {}), values.get("samples") or {}
-    if not isinstance(counts, dict) or not all(map(_is_length, counts)) or not all(map(is_count, counts.values())):
-        problems.append('counts is not an object of numbers of samples by their length, such as {"128": 20}')
+    if not isinstance(counts, dict):
+        problems.append(f"counts is {type(counts).__name__}, {_COUNTS}")
+    elif wrong := next(
+        ((key, count) for key, count in counts.items() if not (_is_length(key) and is_count(count))), None
+    ):
+        problems.append(f"counts has {wrong[0][:20]!r}: {wrong[1]!r}, {_COUNTS}")
     elif "counts" in values and not any(counts.values()):
         problems.append("counts has no samples")
     if not isinstance(samples, dict) or not all(map(is_count, samples.values())):

@@ -18,6 +18,11 @@ def absent_data_notes(loaded: LoadedRecipe, samples: Mapping[str, int]) -> Itera
     yield f"the data are not here: {subject} stand for these samples: {counts}"
     if parts.data.capacity is None:
         return
+    if lengths and (longer := sum(count for length, count in lengths.counts.items() if length > parts.data.capacity)):
+        yield (
+            f"{longer:,} of {lengths.total:,} samples have more than {parts.data.capacity:g} {parts.data.length_unit}, "
+            "and count with so many"
+        )
     if lengths is None and absent.row_tokens is None:
         yield (
             f"the lengths of the samples are unknown: each is counted with {parts.data.capacity:g} "
