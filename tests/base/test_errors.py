@@ -28,3 +28,15 @@ def test_similar_name_is_suggested():
     assert nearest("tempral", ["legal", "temporal"]) == "did you mean temporal?"
     assert nearest("xyz", ["legal", "temporal"]) == "available: legal, temporal"
     assert nearest("xyz", []) == "available: none"
+
+
+def test_system_errors_of_other_paths_stay_as_they_are(tmp_path):
+    def fail(path):
+        with explaining_below(tmp_path / "run", "the run could not use its directory"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    with pytest.raises(RunError, match=r"the run could not use its directory: .*run/plan\.json") as error:
+        fail(tmp_path / "run" / "plan.json")
+    assert "dmesg" in error.value.hint
+    with pytest.raises(OSError, match="data.csv"):
+        fail(tmp_path / "data.csv")

@@ -3,6 +3,7 @@
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from shoestring.base.errors import RunError, ShoestringError, UsageError
 
@@ -60,3 +61,14 @@ def explaining(failure: str, after: str = "") -> Iterator[None]:
         yield
     except OSError as error:
         raise explain(failure, error, after) from error
+
+
+@contextmanager
+def explaining_below(folder: Path, failure: str) -> Iterator[None]:
+    """Do so for errors of paths in `folder` alone: others are those of a recipe's own code, or of its data."""
+    try:
+        yield
+    except OSError as error:
+        if not isinstance(error.filename, str) or folder.absolute() not in Path(error.filename).absolute().parents:
+            raise
+        raise explain(failure, error) from error

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
 from shoestring.base.streams import write_messages
+from shoestring.base.system_errors import explaining_below
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Target
 from shoestring.planning.commands import is_sent
@@ -51,7 +52,7 @@ def launch(
         values = launcher.with_gpus(values)
     else:
         _require_reference(recipe, values)
-    with StopSignals() as signals:
+    with StopSignals() as signals, explaining_below(directory.path, "the run could not use its directory"):
         target = local_target(request.on)
         stop = make_stop(request, target, signals, starting_seconds)
         if launcher and launcher.rank:
