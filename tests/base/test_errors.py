@@ -1,3 +1,8 @@
+import errno
+import os
+
+import pytest
+
 from shoestring.base.errors import (
     CheckpointError,
     DataError,
@@ -7,6 +12,7 @@ from shoestring.base.errors import (
     UsageError,
     nearest,
 )
+from shoestring.base.system_errors import explaining_below
 
 
 def test_error_text_has_problems_and_hint():
