@@ -44,5 +44,5 @@ def test_system_errors_of_other_paths_stay_as_they_are(tmp_path):
     with pytest.raises(RunError, match=r"the run could not use its directory: .*run/plan\.json") as error:
         fail(tmp_path / "run" / "plan.json")
     assert "dmesg" in error.value.hint
-    with pytest.raises(OSError, match="data.csv"):
+    with pytest.raises(OSError, match=r"data\.csv"):
         fail(tmp_path / "data.csv")
