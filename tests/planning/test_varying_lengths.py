@@ -17,16 +17,13 @@ T4, T4X2 = find_target("t4"), find_target("t4x2")
 LENGTHS = tuple(float(length) for length in range(1, 101))
 
 
-def finetune(**values):
-    return choose("finetune", {"seq_len": 100, "effective_batch": 8, **values})[0]
-
-
-def test_microbatches_of_an_update_begin_with_its_longest_samples():
+def test_microbatches_of_an_update_begin_with_its_longest_samples(lengths_file):
     facts = dataclasses.replace(FACTS, sample_lengths=LENGTHS)
-    updates = microbatch_lengths(finetune(), facts, Settings(packing="no"), 2)
-    assert all(update == sorted(update, reverse=True) and len(update) == 4 for update in updates)
-    assert max(map(max, updates)) == 1.0  # the longest sample is in some update
-    assert not microbatch_lengths(finetune(), FACTS, Settings(packing="no"), 2)  # unknown lengths
+    updates = microbatch_lengths(absent(lengths_file), facts, Settings(), 2)
+    assert all(update == sorted(update, reverse=True) and len(update) == 8 for update in updates)
+    assert max(map(max, updates)) == 100 / 2048  # the longest sample is in some update
+    assert not microbatch_lengths(absent(lengths_file), FACTS, Settings(), 2)  # unknown lengths
+    assert not microbatch_lengths(choose("finetune", {})[0], facts, Settings(packing="no"), 2)  # of made-up samples
 
 
 def test_another_loop_takes_samples_as_they_come_and_adds_gradients_with_ddp(lengths_file):

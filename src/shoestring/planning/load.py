@@ -65,10 +65,10 @@ def rows_per_shard(loaded: LoadedRecipe, facts: Facts, settings: Settings) -> in
 
 def microbatch_lengths(loaded: LoadedRecipe, facts: Facts, settings: Settings, micro_batch: int) -> list[list[float]]:
     """Return the lengths to which the microbatches of a logical shard are padded in some updates, as shares of the
-    largest length; none without `capacity`, and for unknown lengths.
+    largest length; none without `capacity`, and for unknown lengths, or those of samples that the recipe makes up.
     """
     capacity, lengths = loaded.parts.data.capacity, facts.sample_lengths
-    if capacity is None or not lengths:
+    if capacity is None or not lengths or (loaded.parts.data.has_synthetic_lengths and not loaded.absent_data):
         return []
     samples = samples_per_shard(loaded.effective_batch, settings)
     updates = _updates(lengths, capacity, samples, _sorts(loaded))

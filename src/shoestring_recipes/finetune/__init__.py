@@ -57,6 +57,10 @@ class Finetune(EvaluatesBatches):
         return self.options.model is not None
 
     @property
+    def has_synthetic_lengths(self) -> bool:
+        return self.options.data is None
+
+    @property
     def capacity(self) -> float:
         return self.options.seq_len
 

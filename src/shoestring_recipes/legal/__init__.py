@@ -79,6 +79,10 @@ class Legal(EvaluatesBatches):
         return SentenceNetwork(options=self.options, roles=self._roles, encoder=self._encoder, frequencies=frequencies)
 
     @property
+    def has_synthetic_lengths(self) -> bool:
+        return self.options.data is None
+
+    @property
     def capacity(self) -> float:
         """The most tokens of a sentence with its context, or sentences of a judgment."""
         return self.options.max_sentences if self.options.labels_judgments else self.options.max_tokens

@@ -57,6 +57,10 @@ class VQA(EvaluatesBatches):
         self._tokenizers: dict[str, Tokenizer] = {}
 
     @property
+    def has_synthetic_lengths(self) -> bool:
+        return self.options.data is None
+
+    @property
     def capacity(self) -> float:
         """The most tokens of a whole text."""
         return self._lengths[1]

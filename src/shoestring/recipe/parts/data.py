@@ -41,6 +41,8 @@ class Data:
     length_option: str | None = None
     """The name of the option that is the `capacity`. A plan then traces a shorter batch as well, to know the time of
     shorter samples; by default their time is in proportion to their length."""
+    has_synthetic_lengths: bool = False
+    """Whether `data()` makes its samples up, so that their lengths tell nothing of the memory of real ones."""
     length_unit: str = "tokens"
     """What lengths count."""
     length_source: Callable[[], str] | None = None
