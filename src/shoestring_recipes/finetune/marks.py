@@ -1,9 +1,9 @@
 """Marks of a message that say whether it is learned, as other tools write them.
 
-    weight 0 or 1           OpenAI (https://platform.openai.com/docs/guides/fine-tuning), mistral-finetune
-    train true or false     axolotl (`message_field_training: train`), with `train_detail` for parts of a content
-    loss true or false      ms-swift
-    loss_mask 0 or 1        verl
+    weight 0 or 1           OpenAI (quoted in community.openai.com/t/1060699), mistral-finetune (axolotl#1702)
+    train true or false     axolotl (prompt_strategies/chat_template.py), with `train_detail` for parts of a content
+    loss_mask 0 or 1        verl (verl#5316)
+    loss true or false      data for ms-swift, by its use in public files: an assumption
 
 An answer without marks is learned. Fractions are refused: some tools multiply the loss by them, others divide by their
 sum, and one accepts negative ones, so that a file does not say what it means.

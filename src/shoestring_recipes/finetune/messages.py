@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shoestring.base.errors import nearest
@@ -14,9 +14,16 @@ from shoestring_recipes.rows import character_problem
 ROLES = ("system", "developer", "user", "assistant", "tool")
 FIRST_ROLES = ("system", "developer")
 """The roles of instructions, which the first message alone may have."""
-_CALL_ROLE = "function_call"
-_OTHER_NAMES = {"human": "user", "gpt": "assistant", "observation": "tool", "function": "tool"}
-"""Roles of ShareGPT (with LLaMA-Factory's `observation`), and OpenAI's deprecated `function`."""
+_CALL_ROLES = ("function_call", "tool_call")
+"""Roles of LLaMA-Factory and of ms-swift, whose content is a call in JSON."""
+_OTHER_NAMES = {
+    "human": "user",
+    "gpt": "assistant",
+    "observation": "tool",
+    "tool_response": "tool",
+    "function": "tool",
+}
+"""Roles of ShareGPT, LLaMA-Factory and ms-swift, and OpenAI's deprecated `function`."""
 
 
 def parse_messages(value: object, name: str) -> tuple[Message, ...]:
@@ -28,13 +35,27 @@ def parse_messages(value: object, name: str) -> tuple[Message, ...]:
         raise ValueError(f"{name} is {kind_of(value)}, not a list of messages")
     if not value:
         raise ValueError(f"{name} is an empty list")
-    return tuple(_parse_message(message, f"message {number} of {name}") for number, message in enumerate(value, 1))
+    messages: list[Message] = []
+    for number, message in enumerate(value, start=1):
+        parsed = _parse_message(message, f"message {number} of {name}")
+        if messages and _continues(message, parsed, messages[-1]):
+            tool_calls = [*messages[-1].get("tool_calls", ()), *parsed["tool_calls"]]
+            messages[-1] = {**messages[-1], "tool_calls": tool_calls}
+        else:
+            messages.append(parsed)
+    return tuple(messages)
 
 
 def require_answer(messages: Sequence[Message], name: str) -> None:
     """Raise ValueError if none of the messages is the assistant's."""
     if not any(message["role"] == "assistant" for message in messages):
         raise ValueError(f"{name} has no message of the assistant")
+
+
+def _continues(raw: Mapping[str, Any], parsed: Message, previous: Message) -> bool:
+    """Return whether a call belongs to the answer before it, as one of several calls or after its text."""
+    is_call = raw.get("role", raw.get("from")) in _CALL_ROLES
+    return is_call and previous["role"] == "assistant" and marks.reason(parsed) == marks.reason(previous)
 
 
 def _parse_message(message: object, place: str) -> Message:
@@ -47,8 +68,8 @@ def _parse_message(message: object, place: str) -> Message:
     role = message.get("role")
     if role is None:
         raise ValueError(f"{place} has no role")
-    if role == _CALL_ROLE:
-        tool_calls = calls.parse_call_text(message.pop("content", None), f"{place} ({_CALL_ROLE})")
+    if role in _CALL_ROLES:
+        tool_calls = calls.parse_call_text(message.pop("content", None), f"{place} ({role})")
         message |= {"role": "assistant", "tool_calls": tool_calls}
     elif isinstance(role, str):
         message["role"] = _OTHER_NAMES.get(role, role)

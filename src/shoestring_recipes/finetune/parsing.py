@@ -134,7 +134,10 @@ def parse_row(raw: Mapping[str, Any], place: str, method: str, columns: Columns)
     if form in (("prompt", "completion"), ("instruction", "output")):
         return _parse_completion(row, form, place, tools, before)
     (name,) = form
-    messages = joined(before, parse_messages(row[name], name), name)
+    value = row[name]
+    if isinstance(value, str) and value.lstrip().startswith("["):  # tables hold messages as text, whose keys differ
+        value = _parse_json(value, name)
+    messages = joined(before, parse_messages(value, name), name)
     require_answer(messages, name)
     require_turns(messages)
     return Conversation(place=place, messages=messages, tools=tools)
@@ -259,7 +262,7 @@ def _parse_pair(row: Mapping[str, Any], place: str, tools: Tools, before: tuple[
     if not isinstance(prompt, str):
         prompt = joined(before, prompt, "prompt")
         for answer in (chosen, rejected):
-            require_turns((*prompt, *answer))  # type: ignore[arg-type]
+            require_turns((*prompt, *answer))
     return Pair(place=place, prompt=prompt, chosen=chosen, rejected=rejected, tools=tools)
 
 

@@ -79,9 +79,11 @@ def parse_question(row: Mapping[str, Any]) -> Question:
         target = next((row[name] for name in ("completion", "chosen") if row.get(name) is not None), None)
         answer = _last_text(target)
         if isinstance(prompt, str):
-            text = _filled("prompt", prompt)
-            question = (*before, {"role": "user", "content": text}) if before else text
-            return Question(prompt=question, tools=tools if before else None, target=answer)
+            asked = _filled("prompt", prompt)
+            if not before:
+                return Question(prompt=asked, target=answer)
+            messages_before: tuple[Message, ...] = (*before, {"role": "user", "content": asked})
+            return Question(prompt=messages_before, tools=tools, target=answer)
         asking = _asking(joined(before, _messages("prompt", prompt), "prompt"))
         return Question(prompt=asking, tools=tools, target=answer)
     if messages is not None:

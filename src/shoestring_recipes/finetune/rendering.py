@@ -406,8 +406,10 @@ def _divided(
     divided: list[templates.Span] = []
     for turn, span in zip(turns, spans, strict=True):
         parts = marks.learned_parts(messages[turn])
-        content = str(messages[turn]["content"])
-        divided += [span] if parts is None else templates.find_part_spans(whole, span, content, parts)
+        if parts is None:
+            divided.append(span)
+        else:
+            divided += templates.find_part_spans(whole, span, str(messages[turn]["content"]), parts)
     return divided
 
 
@@ -432,7 +434,7 @@ def _spans_of_turns(
     chosen: list[templates.Span] = []
     for span in spans:
         # Marks may begin before the prompt ends, so the answer is the last that begins before their end.
-        turn = max((turn for turn, start in starts.items() if start < span[1]), default=None)
+        turn = max((turn for turn, start in starts.items() if start < span[1]), default=-1)
         if turn in learned:
             chosen += _divided(messages, [turn], whole, [(max(span[0], starts[turn]), span[1])])
     return chosen

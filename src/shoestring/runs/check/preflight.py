@@ -107,7 +107,8 @@ def preflight(on: str, run: Path, loaded: LoadedRecipe | None = None, settings: 
         require_whole_batch(loaded, settings or Settings())
     facts = collect_facts(on, run, loaded)
     findings = (*run_checks(facts), *_check_rates(on, facts))
-    trial_summary, preview, notes = None, "", ()
+    trial_summary, preview = None, ""
+    notes: tuple[str, ...] = ()
     if loaded is not None:
         trial_results, trial_summary = _try_updates(facts, findings, loaded, settings or Settings())
         findings = (*findings, *trial_results)
