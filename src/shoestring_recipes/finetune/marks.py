@@ -51,13 +51,13 @@ def reason(message: Message) -> str:
         if message.get(name) is not None and not message[name]:
             return f"{name} {_text(message[name])}"
     parts = message.get(_DETAIL)
-    return f"no part of {_DETAIL} is learned" if parts is not None and not _learned(parts) else ""
+    return f"no part of {_DETAIL} is learned" if parts is not None and not _ranges(parts) else ""
 
 
-def learned_parts(message: Message) -> list[tuple[int, int]] | None:
+def loss_ranges(message: Message) -> list[tuple[int, int]] | None:
     """Return the characters of the content that are learned, the end excluded; None: all."""
     parts = message.get(_DETAIL)
-    return None if parts is None else _learned(parts)
+    return None if parts is None else _ranges(parts)
 
 
 def switched_on(message: Message) -> str:
@@ -65,7 +65,7 @@ def switched_on(message: Message) -> str:
     return next((name for name in _SWITCHES if message.get(name)), "")
 
 
-def _learned(parts: list[dict[str, Any]]) -> list[tuple[int, int]]:
+def _ranges(parts: list[dict[str, Any]]) -> list[tuple[int, int]]:
     # The last character of a part belongs to it, as in axolotl.
     return [(part["begin_offset"], part["end_offset"] + 1) for part in parts if part["train"]]
 

@@ -124,7 +124,7 @@ def parse_row(raw: Mapping[str, Any], place: str, method: str, columns: Columns)
     if form is None:
         raise NoFormError(_describe_missing(row, raw, method))
     row = {name: value for name, value in row.items() if name in (*form, *_OPTIONAL[form])}
-    _require_wanted(row)
+    _require_desirable(row)
     if form == ("text",):
         return Text(place=place, text=_parse_text(row["text"], "text"))
     tools = _parse_tools(row)
@@ -163,7 +163,7 @@ def _describe_missing(row: Mapping[str, Any], raw: Mapping[str, Any], method: st
     return f"has no column {needed[method]}; its columns are {names}" if names else "has no columns"
 
 
-def _require_wanted(row: Mapping[str, Any]) -> None:
+def _require_desirable(row: Mapping[str, Any]) -> None:
     """Raise ValueError for an answer that is in data for KTO because it is not wanted."""
     for name in _UNWANTED:
         if row.get(name) is False:

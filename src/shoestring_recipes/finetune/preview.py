@@ -116,9 +116,9 @@ def _is_cut(sample: Sample) -> bool:
 
 def _segments(sample: Sample, reasons: Sequence[tuple[int, int, str]], renderer: Renderer) -> Iterator[Segment]:
     def kind(place: int) -> tuple[bool, str]:
-        is_learned = bool(sample.loss_mask[place])
-        found = "" if is_learned else next((why for first, end, why in reasons if first <= place < end), "")
-        return is_learned, found
+        if sample.loss_mask[place]:
+            return True, ""
+        return False, next((reason for first, end, reason in reasons if first <= place < end), "")
 
     # Whole runs of tokens, because a character may be divided into several tokens.
     for (loss_mask, reason), places in groupby(range(len(sample)), key=kind):

@@ -1,4 +1,4 @@
-"""What the model is asked: the part of a row before the answer, whatever form the row has."""
+"""What the model is text: the part of a row before the answer, whatever form the row has."""
 
 from __future__ import annotations
 
@@ -79,11 +79,10 @@ def parse_question(row: Mapping[str, Any]) -> Question:
         target = next((row[name] for name in ("completion", "chosen") if row.get(name) is not None), None)
         answer = _last_text(target)
         if isinstance(prompt, str):
-            asked = _filled("prompt", prompt)
             if not before:
-                return Question(prompt=asked, target=answer)
-            messages_before: tuple[Message, ...] = (*before, {"role": "user", "content": asked})
-            return Question(prompt=messages_before, tools=tools, target=answer)
+                return Question(prompt=_filled("prompt", prompt), target=answer)
+            question = {"role": "user", "content": _filled("prompt", prompt)}
+            return Question(prompt=(*before, question), tools=tools, target=answer)
         asking = _asking(joined(before, _messages("prompt", prompt), "prompt"))
         return Question(prompt=asking, tools=tools, target=answer)
     if messages is not None:

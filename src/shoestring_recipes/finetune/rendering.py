@@ -271,45 +271,45 @@ class Renderer:
         write = partial(self._write, tools)
         answers = [turn for turn in range(len(messages)) if messages[turn]["role"] == "assistant"]
         reasons = {turn: reason for turn in answers if (reason := _why_not(messages, turn, answers, first, train_on))}
-        learned = [turn for turn in answers if turn not in reasons]
+        trained = [turn for turn in answers if turn not in reasons]
         template = self._chat_template(tools)
         spans: Sequence[templates.Span] | None = None
         if train_on == "all":
             whole = write(messages, False)
-            if reasons or any(marks.learned_parts(messages[turn]) is not None for turn in answers):
-                spans = self._all_but(write, messages, answers, learned, whole)
+            if reasons or any(marks.loss_ranges(messages[turn]) is not None for turn in answers):
+                spans = self._all_but(write, messages, answers, trained, whole)
         elif templates.has_generation(template):
             marked = self._apply(messages, tools, templates.with_marks(template), add_generation_prompt=False)
             whole, spans = templates.split_marks(marked)
-            spans = _spans_of_turns(write, messages, answers, learned, whole, spans)
+            spans = _spans_of_turns(write, messages, answers, trained, whole, spans)
         else:
             whole = write(messages, False)
-            found = templates.find_answers(write, messages, learned, whole, self._markup)
-            spans = _divided(messages, learned, whole, found)
-        templates.require_contents(messages, learned, whole)
-        why = self._explain(write, messages, reasons, whole) if explains else ()
-        return Written(text=whole, loss_mask=spans, by_template=True, reasons=why)
+            answer_spans = templates.find_answers(write, messages, trained, whole, self._markup)
+            spans = _divided(messages, trained, whole, answer_spans)
+        templates.require_contents(messages, trained, whole)
+        explained = self._explain(write, messages, reasons, whole) if explains else ()
+        return Written(text=whole, loss_mask=spans, by_template=True, reasons=explained)
 
     def _all_but(
         self,
         write: templates.Write,
         messages: Sequence[Message],
         answers: Sequence[int],
-        learned: Sequence[int],
+        trained: Sequence[int],
         whole: str,
     ) -> list[templates.Span]:
         """Return the characters of a conversation without those of answers, or parts of them, that marks exclude."""
         marked = [
             turn
             for turn in answers
-            if turn > 0 and (marks.reason(messages[turn]) or marks.learned_parts(messages[turn]) is not None)
+            if turn > 0 and (marks.reason(messages[turn]) or marks.loss_ranges(messages[turn]) is not None)
         ]
         spans, start = [], 0
         for turn, span in zip(
             marked, templates.find_answers(write, messages, marked, whole, self._markup), strict=True
         ):
             spans.append((start, span[0]))
-            if turn in learned:
+            if turn in trained:
                 spans += _divided(messages, [turn], whole, [span])
             start = span[1]
         return [*spans, (start, len(whole))]
@@ -405,7 +405,7 @@ def _divided(
     """Return the characters of answers, without the parts of them that are marked as not learned."""
     divided: list[templates.Span] = []
     for turn, span in zip(turns, spans, strict=True):
-        parts = marks.learned_parts(messages[turn])
+        parts = marks.loss_ranges(messages[turn])
         if parts is None:
             divided.append(span)
         else:
@@ -417,7 +417,7 @@ def _spans_of_turns(
     write: templates.Write,
     messages: Sequence[Message],
     answers: Sequence[int],
-    learned: Sequence[int],
+    trained: Sequence[int],
     whole: str,
     spans: Sequence[templates.Span],
 ) -> list[templates.Span]:
@@ -425,17 +425,17 @@ def _spans_of_turns(
     starts = {
         turn: templates.find_start(write, messages, turn, whole)
         for turn in answers
-        if turn >= min(learned, default=len(messages))
+        if turn >= min(trained, default=len(messages))
     }
-    if list(learned) == [turn for turn in answers if turn > 0] and all(
-        marks.learned_parts(messages[turn]) is None for turn in learned
+    if list(trained) == [turn for turn in answers if turn > 0] and all(
+        marks.loss_ranges(messages[turn]) is None for turn in trained
     ):
         return list(spans)
     chosen: list[templates.Span] = []
     for span in spans:
         # Marks may begin before the prompt ends, so the answer is the last that begins before their end.
         turn = max((turn for turn, start in starts.items() if start < span[1]), default=-1)
-        if turn in learned:
+        if turn in trained:
             chosen += _divided(messages, [turn], whole, [(max(span[0], starts[turn]), span[1])])
     return chosen
 

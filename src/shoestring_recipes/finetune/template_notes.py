@@ -11,7 +11,7 @@ from shoestring_recipes.finetune.rendering import ROLE_PART, Renderer
 from shoestring_recipes.finetune.rows import Conversation, Message, Pair, Row, Text
 from shoestring_recipes.finetune.turns import turn_notes
 
-_TRIED = 8
+_EXAMPLES = 8
 """The rows in which each part is tried: it is used if it has an effect in one of them."""
 
 
@@ -34,7 +34,7 @@ def template_notes(rows: Sequence[Row], renderer: Renderer) -> Iterator[str]:
         parts.update(["tools"] if tools else [])
         counts.update(parts)
         for part in parts:
-            if len(examples[part]) < _TRIED:
+            if len(examples[part]) < _EXAMPLES:
                 examples[part].append(number)
     for change, count in changed.items():
         yield f"{plural(count, 'conversation')} {change}"
@@ -86,5 +86,5 @@ def _switched_off(message: Message) -> str:
     if message["role"] != "assistant":
         return ""
     return marks.reason(message) or (
-        "parts that train_detail excludes" if marks.learned_parts(message) is not None else ""
+        "parts that train_detail excludes" if marks.loss_ranges(message) is not None else ""
     )

@@ -47,7 +47,7 @@ _CLOCK = re.compile(r"""strftime_now\(\s*(?:"([^"]*)"|'([^']*)')\s*\)""")
 _DATE = datetime.date(2024, 7, 26)  # that of Llama's templates where there is no clock
 _BEGIN_MARK, _END_MARK = "\ue000generation\ue000", "\ue000endgeneration\ue000"  # of private use: in no text
 _QUOTED = 30
-_SHOWN = 80
+_END_LENGTH = 80
 
 
 class PrefixChangedError(ValueError):
@@ -227,7 +227,7 @@ def describe_end(write: Write, messages: Sequence[Message]) -> str:
         raise
     except Exception as error:  # noqa: BLE001  (a template's code may raise anything)
         return f"the chat template rejects them: {(str(error).splitlines() or [type(error).__name__])[0]}"
-    return f"the chat template writes at their end: {'...' if len(text) > _SHOWN else ''}{text[-_SHOWN:]!r}"
+    return f"the chat template writes at their end: {'...' if len(text) > _END_LENGTH else ''}{text[-_END_LENGTH:]!r}"
 
 
 def find_part_spans(whole: str, span: Span, content: str, parts: Sequence[Span]) -> list[Span]:
