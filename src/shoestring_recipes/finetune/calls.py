@@ -51,7 +51,7 @@ def _with_arguments(function: Mapping[str, Any], *, as_text: bool) -> dict[str, 
     if as_text and isinstance(arguments, dict):
         return {**function, "arguments": json.dumps(arguments, ensure_ascii=False)}
     if not as_text and isinstance(arguments, str):
-        return {**function, "arguments": json.loads(arguments)}
+        return {**function, "arguments": parse_json(arguments)}
     return dict(function)
 
 
