@@ -41,11 +41,13 @@ def evaluation(**changes):
 
 def test_check_shows_failures_and_warnings_before_what_passes():
     findings = (passed("disk", "20 GB"), warned("cores", "two", "wait"), failed("GPU", f"no {ODD}", "choose another"))
-    result = CheckResult(target="kaggle-t4", recipe=ODD, findings=findings, preview="a sample\n  of the data")
+    result = CheckResult(
+        target="kaggle-t4", recipe=ODD, findings=findings, preview="a sample\n  of the data", notes=("a note",)
+    )
     texts = read(result._repr_html_())
     assert texts[:2] == [f"Check of this machine for {ODD} on kaggle-t4", "fail"]
     assert texts.index("cores") < texts.index("GPU") < texts.index("What passes (1)") < texts.index("disk")
-    assert "choose another" in texts and "a sample\n  of the data" in texts
+    assert "choose another" in texts and "a sample\n  of the data" in texts and "a note" in texts
     assert f"no {ODD}" in display.text(result)
 
 

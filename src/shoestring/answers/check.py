@@ -1,5 +1,6 @@
 """The findings of a check, failures highlighted."""
 
+from shoestring.answers import wording
 from shoestring.answers.document import (
     GAP,
     Code,
@@ -29,6 +30,7 @@ def document(result: CheckResult) -> Document:
         sentences=[Span(f"check of this machine for {subject}", "strong")],
         content=[
             *preview,
+            *wording.note_lines(result.notes),
             Table([Column(), Column(), Column()], rows, folded=passed, folded_title="What passes"),
             _summary(result),
         ],

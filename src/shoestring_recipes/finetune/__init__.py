@@ -188,11 +188,11 @@ class Finetune(EvaluatesBatches):
         return dataset.rows[index].place
 
     def preview(self) -> str:
-        """Return a sample as the model receives it, with its learned tokens marked, and the lengths of all samples."""
+        """Return a sample as the model receives it, with its learned tokens marked, the lengths of all, and notes."""
         from shoestring_recipes.finetune.preview import preview_text
 
         data = self._read()
-        return preview_text(data.train, data.inspection, self._renderer())
+        return preview_text(data.train, data.inspection, self._renderer(), data.notes)
 
     def optimizer(self, model: nn.Module) -> Optimizer:
         """Return AdamW over the trained parameters."""

@@ -10,7 +10,10 @@ from shoestring.base.errors import UsageError, nearest
 Columns: TypeAlias = Mapping[str, str]
 """The names in the files by our names."""
 
-NAMES = ("messages", "tools", "prompt", "completion", "text", "chosen", "rejected")
+NAMES = (
+    "messages", "conversations", "tools", "system", "history", "prompt", "completion", "instruction", "input", "output",
+    "text", "chosen", "rejected", "weight", "label",
+)  # fmt: skip
 """Our names of the columns that can be given another name."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,29 +15,52 @@ from shoestring.base.units import count_text, plural
 from shoestring_recipes.finetune.columns import Columns, parse_columns, require_columns
 from shoestring_recipes.finetune.duplicates import THRESHOLD, WORDS, count_near_duplicates
 from shoestring_recipes.finetune.files import DataFile, find_files, read_rows
-from shoestring_recipes.finetune.parsing import find_form, needed_columns, parse_cells, parse_row
+from shoestring_recipes.finetune.parsing import (
+    NoFormError,
+    find_form,
+    is_left_out,
+    needed_columns,
+    parse_cells,
+    parse_row,
+    unused_columns,
+)
 from shoestring_recipes.finetune.rows import Completion, Conversation, Message, Pair, Row, RowParts, Text
-from shoestring_recipes.rows import BadRows, OnBadRows
+from shoestring_recipes.finetune.turns import TurnsError
+from shoestring_recipes.rows import MAX_LISTED, BadRows, OnBadRows
 
 _ALIASES = {
     ("conversations",): "conversations, read as messages",
     ("instruction", "output"): "instruction and output, read as prompt and completion",
 }
 
+_CONVERTED = {
+    "system": "a column system, written as the first message",
+    "history": "a column history, written as messages before the question; its answers are learned as well",
+    "functions": "a column functions, read as tools",
+}
+
 
 def read_parts(
-    path: Path, *, columns: str | None, method: str, on_bad_rows: OnBadRows, validation: float, seed: int
+    path: Path,
+    *,
+    columns: str | None,
+    method: str,
+    on_bad_rows: OnBadRows,
+    validation: float,
+    seed: int,
+    describe: Callable[[Sequence[Message]], str] = lambda _: "",
 ) -> RowParts:
     """Return the rows of a file or folder for `method`, `sft` or `dpo`.
 
     Where no file is one of validation, the share `validation` of the rows is set aside by `split`, decided by `seed`.
+    `describe` says what the chat template makes of messages in an order that is not learned.
 
     Raises UsageError for `columns` that do not fit, DataError for files and rows that cannot be used.
     """
     our_columns = parse_columns(columns)
     files, notes = find_files(path)
     bad_rows = BadRows(on_bad_rows)
-    reading = _Reading(method=method, columns=our_columns)
+    reading = _Reading(method=method, columns=our_columns, describe=describe)
     base = path if path.is_dir() else path.parent
     rows: dict[str, list[Row]] = {"train": [], "validation": []}
     row_count = 0
@@ -46,18 +69,16 @@ def read_parts(
             row_count += 1
             if isinstance(row, str):
                 bad_rows.report(base / place, None, row)
-            else:
+            elif row is not None:
                 rows[file.part].append(row)
     if reading.present:
         require_columns(our_columns, reading.present)
-    other = "sft" if method == "dpo" else "dpo"
-    bad_rows.finish(
-        row_count,
-        hint_for_all="if your columns have other names: --set columns=prompt:question,completion:answer, for example; "
-        f"if the rows are for the other method: --set method={other}",
-    )
+    bad_rows.finish(row_count, hint_for_all=reading.hint())
     if not rows["train"]:
-        raise DataError(f"{path}: no row of the training data is left", hint="correct the rows of the training data")
+        weightless = f": {plural(reading.left_out, 'row')} with weight 0" if reading.left_out else ""
+        raise DataError(
+            f"{path}: no row of the training data is left{weightless}", hint="correct the rows of the training data"
+        )
     train, held_out = rows["train"], rows["validation"]
     origin = "from its own files"
     if not held_out:
@@ -107,35 +128,75 @@ class _Reading:
 
     method: str
     columns: Columns
+    describe: Callable[[Sequence[Message]], str]
     present: set[str] = field(default_factory=set)
     """The columns of all rows."""
     forms: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    unused: Counter[str] = field(default_factory=Counter)
+    """Rows by the columns that have no effect on them."""
+    converted: Counter[str] = field(default_factory=Counter)
+    """Rows by the columns that become messages or tools."""
+    left_out: int = 0
+    """Rows with the weight 0."""
+    problems: Counter[type[ValueError]] = field(default_factory=Counter)
 
-    def rows(self, file: DataFile) -> Iterator[tuple[str, Row | str]]:
-        """Yield the place of each row, and the row or why it cannot be used."""
+    def rows(self, file: DataFile) -> Iterator[tuple[str, Row | str | None]]:
+        """Yield the place of each row, and the row, why it cannot be used, or None if it is not to be learned."""
         for place, raw in read_rows(file, needed_columns(self.method, self.columns)):
             if isinstance(raw, str):
+                self.problems[ValueError] += 1
                 yield place, raw
                 continue
             self.present.update(raw)
             try:
                 values = parse_cells(raw, self.columns) if file.suffix in (".csv", ".tsv") else raw
                 row = parse_row(values, place, self.method, self.columns)
+                is_left_out_row = is_left_out(values, self.columns)
             except ValueError as error:
-                yield place, str(error)
+                yield place, self._problem(error)
                 continue
             if form := find_form(values, self.method, self.columns):
                 self.forms[form] += 1
-            yield place, row
+                unused = unused_columns(values, form, self.columns)
+                self.unused.update(unused)
+                self.converted.update(
+                    name
+                    for name in _CONVERTED
+                    if values.get(theirs := self.columns.get(name, name)) and theirs not in unused
+                )
+            self.left_out += is_left_out_row
+            yield place, None if is_left_out_row else row
+
+    def _problem(self, error: ValueError) -> str:
+        self.problems[type(error)] += 1
+        # Only the first problems are listed.
+        if isinstance(error, TurnsError) and self.problems.total() <= MAX_LISTED:
+            return f"{error}{self.describe(error.messages)}"
+        return str(error)
+
+    def hint(self) -> str:
+        """Return what may help if no row can be used."""
+        if NoFormError not in self.problems:
+            return "correct these rows as their reasons say; their columns have the right names"
+        other = "sft" if self.method == "dpo" else "dpo"
+        return (
+            "if your columns have other names: --set columns=prompt:question,completion:answer, for example; "
+            f"if the rows are for the other method: --set method={other}"
+        )
 
     def notes(self) -> Iterator[str]:
         for form, description in _ALIASES.items():
             if count := self.forms[form]:
                 yield f"{plural(count, 'row')} with {description}"
-        used = {name for form in self.forms for name in form} | {"tools", "prompt", "input"}
-        if unused := sorted(self.present - {self.columns.get(name, name) for name in used}):
-            remainder = f" and {count_text(len(unused) - 10)} more" if len(unused) > 10 else ""
-            yield f"columns that are not used: {', '.join(unused[:10])}{remainder}"
+        for name, description in _CONVERTED.items():
+            if count := self.converted[name]:
+                yield f"{plural(count, 'row')} with {description}"
+        if self.left_out:
+            yield f"{plural(self.left_out, 'row')} with the weight 0, left out of training and validation"
+        if unused := sorted(self.unused.items()):
+            remainder = f" and {count_text(len(unused) - 20)} more" if len(unused) > 20 else ""
+            names = ", ".join(f"{name} ({plural(count, 'row')})" for name, count in unused[:20])
+            yield f"columns that are not used: {names}{remainder}"
 
 
 def _describe_duplicates(train: Sequence[Row], validation: Sequence[Row]) -> Iterator[str]:

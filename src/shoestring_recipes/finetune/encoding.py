@@ -26,6 +26,8 @@ class Written:
     """The characters that are learned; None: all."""
     by_template: bool
     """Whether a chat template wrote the text and, with it, the special tokens at its beginning and end."""
+    reasons: Sequence[tuple[Span, str]] = ()
+    """Characters of answers that are not learned, and why."""
 
 
 class Encoder:
@@ -51,6 +53,11 @@ class Encoder:
         """Return the sample of each text. Many at once are faster than one after another."""
         encodings = self._backend.encode_batch([row.text for row in written], add_special_tokens=False)
         return map(self._sample, written, encodings)
+
+    def reasons(self, written: Written) -> list[tuple[int, int, str]]:
+        """Return the first token of each answer that is not learned, the token after its last, and the reason."""
+        encoding = self._backend.encode(written.text, add_special_tokens=False)
+        return [(*_token_range(encoding, *span), reason) for span, reason in written.reasons]
 
     def prompt(self, text: str, *, by_template: bool) -> list[int]:
         """Return the tokens of a text that the model continues."""

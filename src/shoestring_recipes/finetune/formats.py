@@ -71,7 +71,7 @@ def _read_json_lines(path: Path, _: Collection[str]) -> Iterator[PlacedRow]:
         try:
             value = parse_json(line)
         except ValueError as error:
-            yield f"line {number}", _json_problem(error)
+            yield f"line {number}", json_problem(error)
         else:
             yield f"line {number}", _row(value)
 
@@ -209,7 +209,8 @@ def _row(value: Any) -> dict[str, Any] | str:
     return value if isinstance(value, dict) else f"is {kind_of(value)}, not an object with columns"
 
 
-def _json_problem(error: ValueError) -> str:
+def json_problem(error: ValueError) -> str:
+    """Return why a text is not JSON, with the position: `is not valid JSON: ... at character 7`."""
     if isinstance(error, json.JSONDecodeError):
         return f"is not valid JSON: {error.msg.removesuffix(' at')} at character {error.pos + 1}"
     if isinstance(error, UnicodeDecodeError):

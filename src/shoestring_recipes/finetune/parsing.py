@@ -1,12 +1,13 @@
 """The row of a file in one of the forms that are learned.
 
-A row has the first of these forms whose columns it has; its other columns are ignored. Forms with a column that the
-option `columns` names come before all others.
+A row has the first of these forms whose columns it has; its other columns are named in a note. Forms with a column that
+the option `columns` names come before all others.
 
     sft: messages; conversations; prompt and completion; instruction (with input) and output; text
     dpo: chosen and rejected, with prompt, or as whole conversations that begin with the same messages
 
-`tools` may accompany all of them but `text`. A column without a value in a row is none of that row.
+`tools` and `system` may accompany all of them but `text`; and `history`, pairs of a question and its answer, those with
+a prompt. A column without a value in a row is none of that row.
 """
 
 from __future__ import annotations
@@ -15,30 +16,63 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from shoestring.base.reading import parse_json
+from shoestring_recipes.finetune import calls, marks
 from shoestring_recipes.finetune.columns import Columns
 from shoestring_recipes.finetune.formats import kind_of
-from shoestring_recipes.finetune.messages import parse_messages, require_answer
+from shoestring_recipes.finetune.messages import FIRST_ROLES, parse_messages, require_answer
 from shoestring_recipes.finetune.rows import Completion, Conversation, Message, Pair, Row, Text
+from shoestring_recipes.finetune.turns import require_turns
 from shoestring_recipes.rows import character_problem
 
 Content: TypeAlias = str | tuple[Message, ...]
 Tools: TypeAlias = tuple[Mapping[str, Any], ...] | None
+Form: TypeAlias = tuple[str, ...]
 
-FORMS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+FORMS: Mapping[str, tuple[Form, ...]] = {
     "sft": (("messages",), ("conversations",), ("prompt", "completion"), ("instruction", "output"), ("text",)),
     "dpo": (("chosen", "rejected"),),
 }
 """The required columns of each form by method, in the order in which they are looked for."""
 
-_OPTIONAL = ("tools", "input", "prompt")
+_UNWANTED = ("label", "kto_tag")
+"""False in data for KTO, if an answer is not wanted; other values have other meanings."""
+_OF_ALL = ("weight", *_UNWANTED)
+_OF_MESSAGES = ("tools", "functions", "system", *_OF_ALL)
+_OPTIONAL: Mapping[Form, tuple[str, ...]] = {
+    ("messages",): _OF_MESSAGES,
+    ("conversations",): _OF_MESSAGES,
+    ("prompt", "completion"): ("history", *_OF_MESSAGES),
+    ("instruction", "output"): ("input", "history", *_OF_MESSAGES),
+    ("text",): _OF_ALL,
+    ("chosen", "rejected"): ("prompt", "tools", "functions", "system", "weight"),
+}
+"""The columns that a row of a form may have besides."""
+
+_SWITCHES = {"0": 0, "0.0": 0, "1": 1, "1.0": 1, "false": False, "true": True}
+"""What cells of CSV hold."""
 _MESSAGES = ("messages", "conversations")
 _TEXTS_OR_MESSAGES = ("prompt", "completion", "chosen", "rejected")
 
 
 def needed_columns(method: str, columns: Columns) -> set[str]:
     """Return the names in the files of all columns of which a row may be made."""
-    ours = {name for form in FORMS[method] for name in form} | set(_OPTIONAL)
+    ours = {name for form in FORMS[method] for name in (*form, *_OPTIONAL[form])}
     return {columns.get(name, name) for name in ours}
+
+
+def unused_columns(raw: Mapping[str, Any], form: Form, columns: Columns) -> set[str]:
+    """Return the columns of a row of this form, by their names in the file, that have no effect on it."""
+    row = _by_our_names(raw, columns)
+    unused = {name for name in _UNWANTED if not isinstance(row.get(name), bool)}
+    if row.get("tools"):
+        unused.add("functions")
+    return raw.keys() - {columns.get(name, name) for name in {*form, *_OPTIONAL[form]} - unused}
+
+
+def is_left_out(raw: Mapping[str, Any], columns: Columns) -> bool:
+    """Return whether the column `weight` of a row says that it is not learned. Raises ValueError for fractions."""
+    weight = _by_our_names(raw, columns).get("weight")
+    return weight is not None and not marks.switch(weight, "weight")
 
 
 def parse_cells(raw: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
@@ -62,10 +96,13 @@ def parse_cells(raw: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
         has_roles = value and all(isinstance(item, dict) and item.keys() & {"role", "from"} for item in value)
         if ours in _MESSAGES or has_roles:
             row[theirs] = value
-    return row
+    for ours in ("weight", *_UNWANTED):
+        theirs = columns.get(ours, ours)
+        row[theirs] = _SWITCHES.get(str(row.get(theirs)).lower(), row.get(theirs))
+    return {name: row[name] for name in raw}
 
 
-def find_form(raw: Mapping[str, Any], method: str, columns: Columns) -> tuple[str, ...] | None:
+def find_form(raw: Mapping[str, Any], method: str, columns: Columns) -> Form | None:
     """Return the required columns of a row's form, by our names; None if it has no form."""
     present = _by_our_names(raw, columns)
     forms = [form for form in FORMS[method] if present.keys() >= set(form)]
@@ -73,30 +110,36 @@ def find_form(raw: Mapping[str, Any], method: str, columns: Columns) -> tuple[st
     return next(iter([*named, *forms]), None)
 
 
+class NoFormError(ValueError):
+    """A row has not the columns of any form."""
+
+
 def parse_row(raw: Mapping[str, Any], place: str, method: str, columns: Columns) -> Row:
     """Return the row of which `raw` has the values by their columns in the file.
 
-    Raises ValueError with the reason if it has no usable one.
+    Raises NoFormError or ValueError with the reason if it has no usable one.
     """
     form = find_form(raw, method, columns)
     row = _by_our_names(raw, columns)
     if form is None:
-        raise ValueError(_describe_missing(row, raw, method))
+        raise NoFormError(_describe_missing(row, raw, method))
+    row = {name: value for name, value in row.items() if name in (*form, *_OPTIONAL[form])}
+    _require_desirable(row)
     if form == ("text",):
         return Text(place=place, text=_parse_text(row["text"], "text"))
-    tools = _parse_tools(row.get("tools"))
+    tools = _parse_tools(row)
+    before = parse_before(row)
     if form == ("chosen", "rejected"):
-        return _parse_pair(row, place, tools)
-    if form == ("prompt", "completion"):
-        prompt, completion = (_parse_content(row[name], name) for name in form)
-        _require_same_kind("prompt", prompt, "completion", completion)
-        _require_answer("completion", completion)
-        return Completion(place=place, prompt=prompt, completion=completion, tools=tools)
-    if form == ("instruction", "output"):
-        return _parse_instruction(row, place, tools)
+        return _parse_pair(row, place, tools, before)
+    if form in (("prompt", "completion"), ("instruction", "output")):
+        return _parse_completion(row, form, place, tools, before)
     (name,) = form
-    messages = parse_messages(row[name], name)
+    value = row[name]
+    if isinstance(value, str) and value.lstrip().startswith("["):  # tables hold messages as text, whose keys differ
+        value = _parse_json(value, name)
+    messages = joined(before, parse_messages(value, name), name)
     require_answer(messages, name)
+    require_turns(messages)
     return Conversation(place=place, messages=messages, tools=tools)
 
 
@@ -120,19 +163,85 @@ def _describe_missing(row: Mapping[str, Any], raw: Mapping[str, Any], method: st
     return f"has no column {needed[method]}; its columns are {names}" if names else "has no columns"
 
 
-def _parse_instruction(row: Mapping[str, Any], place: str, tools: Tools) -> Completion:
-    question, answer = _parse_text(row["instruction"], "instruction"), _parse_text(row["output"], "output")
-    if row.get("input", "") != "":
-        question += "\n\n" + _parse_text(row["input"], "input")
-    return Completion(
-        place=place,
-        prompt=({"role": "user", "content": question},),
-        completion=({"role": "assistant", "content": answer},),
-        tools=tools,
-    )
+def _require_desirable(row: Mapping[str, Any]) -> None:
+    """Raise ValueError for an answer that is in data for KTO because it is not wanted."""
+    for name in _UNWANTED:
+        if row.get(name) is False:
+            raise ValueError(
+                f"{name} is false, which marks an answer that is not wanted (data for KTO); it would be learned"
+            )
 
 
-def _parse_pair(row: Mapping[str, Any], place: str, tools: Tools) -> Pair:
+def _parse_completion(
+    row: Mapping[str, Any], form: Form, place: str, tools: Tools, before: tuple[Message, ...]
+) -> Completion | Conversation:
+    """Return a prompt and its answer. After a `history` they are a conversation, of which all answers are learned."""
+    asking, answering = form
+    prompt: Content
+    completion: Content
+    if asking == "instruction":
+        question = _parse_text(row[asking], asking)
+        if row.get("input", "") != "":
+            question += "\n\n" + _parse_text(row["input"], "input")
+        prompt = _as_messages(question, "user")
+        completion = _as_messages(_parse_text(row[answering], answering), "assistant")
+    else:
+        prompt, completion = (_parse_content(row[name], name) for name in form)
+        _require_same_kind(asking, prompt, answering, completion)
+        if before:
+            prompt, completion = _as_messages(prompt, "user"), _as_messages(completion, "assistant")
+    if isinstance(prompt, str) or isinstance(completion, str):
+        return Completion(place=place, prompt=prompt, completion=completion, tools=tools)
+    _require_answer(answering, completion)
+    prompt = joined(before, prompt, asking)
+    require_turns((*prompt, *completion))
+    if "history" in row:
+        return Conversation(place=place, messages=(*prompt, *completion), tools=tools)
+    return Completion(place=place, prompt=prompt, completion=completion, tools=tools)
+
+
+def _as_messages(content: Content, role: str) -> tuple[Message, ...]:
+    return ({"role": role, "content": content},) if isinstance(content, str) else content
+
+
+def parse_before(row: Mapping[str, Any]) -> tuple[Message, ...]:
+    """Return the messages of the columns `system` and `history`, which precede a prompt. Raises ValueError."""
+    return (*_parse_system(row.get("system")), *_parse_history(row.get("history")))
+
+
+def joined(before: tuple[Message, ...], messages: tuple[Message, ...], name: str) -> tuple[Message, ...]:
+    """Return messages after those of the columns `system` and `history`. Raises ValueError for two instructions."""
+    own = messages[:1] if messages[0]["role"] in FIRST_ROLES else ()
+    other = before[:1] if before and before[0]["role"] in FIRST_ROLES else ()
+    if own and other and own[0]["content"] != other[0]["content"]:
+        raise ValueError(f"the column system differs from the first message of {name}")
+    return (*(own or other), *before[len(other) :], *messages[len(own) :])
+
+
+def _parse_system(value: object) -> tuple[Message, ...]:
+    if value is None or value == "":
+        return ()
+    return ({"role": "system", "content": _parse_text(value, "system")},)
+
+
+def _parse_history(value: object) -> tuple[Message, ...]:
+    """Return the messages of pairs of a question and its answer, perhaps JSON in a text."""
+    if isinstance(value, str):
+        value = _parse_json(value, "history")
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise ValueError(f"history is {kind_of(value)}, not a list of pairs of a question and its answer")
+    messages: list[Message] = []
+    for number, pair in enumerate(value, start=1):
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise ValueError(f"item {number} of history is not a pair of a question and its answer")
+        question, answer = (_parse_text(text, f"item {number} of history") for text in pair)
+        messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+    return tuple(messages)
+
+
+def _parse_pair(row: Mapping[str, Any], place: str, tools: Tools, before: tuple[Message, ...]) -> Pair:
     chosen, rejected = (_parse_content(row[name], name) for name in ("chosen", "rejected"))
     _require_same_kind("chosen", chosen, "rejected", rejected)
     if chosen == rejected:
@@ -147,6 +256,13 @@ def _parse_pair(row: Mapping[str, Any], place: str, tools: Tools) -> Pair:
     _require_same_kind("prompt", prompt, "chosen", chosen)
     for name, answer in (("chosen", chosen), ("rejected", rejected)):
         _require_answer(name, answer)
+    if before:
+        prompt = _as_messages(prompt, "user")
+        chosen, rejected = _as_messages(chosen, "assistant"), _as_messages(rejected, "assistant")
+    if not isinstance(prompt, str):
+        prompt = joined(before, prompt, "prompt")
+        for answer in (chosen, rejected):
+            require_turns((*prompt, *answer))
     return Pair(place=place, prompt=prompt, chosen=chosen, rejected=rejected, tools=tools)
 
 
@@ -200,15 +316,21 @@ def _parse_text(value: object, name: str) -> str:
     return value
 
 
-def _parse_tools(value: object) -> Tools:
-    """Return the tools of a list, or of its text in JSON."""
+def _parse_tools(row: Mapping[str, Any]) -> Tools:
+    """Return the tools of a list, or of its text in JSON; OpenAI's deprecated `functions` if there are none."""
+    name = "tools" if row.get("tools") else "functions" if row.get("functions") else "tools"
+    value = row.get(name)
     if isinstance(value, str):
-        try:
-            value = parse_json(value) if value.strip() else None
-        except ValueError as error:
-            raise ValueError(f"tools is a text that is not valid JSON: {error}") from error
+        value = _parse_json(value, name)
     if value is None:
         return None
     if not isinstance(value, list) or not all(isinstance(tool, dict) for tool in value):
-        raise ValueError("tools is not a list of objects")
-    return tuple(value) or None
+        raise ValueError(f"{name} is not a list of objects")
+    return tuple(map(calls.parse_tool, value)) or None
+
+
+def _parse_json(text: str, name: str) -> Any:
+    try:
+        return parse_json(text) if text.strip() else None
+    except ValueError as error:
+        raise ValueError(f"{name} is a text that is not valid JSON: {error}") from error

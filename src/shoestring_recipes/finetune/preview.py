@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -11,8 +11,11 @@ from shoestring.base.units import count_text, plural
 from shoestring_recipes.finetune.inspection import Bin, Inspection
 from shoestring_recipes.finetune.rendering import Renderer
 from shoestring_recipes.finetune.samples import PairSample, Sample, Samples
+from shoestring_recipes.finetune.template_notes import has_marks
 
-LEGEND = "A row as the model receives it: what is between ⟦ and ⟧ is learned, and ↵ is a line feed."
+LEGEND = """\
+A row as the model receives it: what is between ⟦ and ⟧ is learned, and ↵ is a line feed.
+The remainder is prompt and markup. Answers that are not learned are between ⟪ and ⟫."""
 _DESCRIBED_TOKENS = 60
 _BAR_WIDTH = 40
 
@@ -24,6 +27,8 @@ class Segment:
     text: str
     """Their text with special tokens, and with `↵` before each line feed."""
     loss_mask: bool
+    reason: str = ""
+    """Why an answer is not learned; empty for what is learned, and for prompts and markup."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,38 +44,50 @@ class Preview:
     refusals: tuple[str, ...]
 
 
-def preview(samples: Samples, inspection: Inspection, renderer: Renderer) -> Preview:
-    """Return what to show of some samples, of which there is at least one: the first that is not cut, and all facts."""
+def preview(samples: Samples, inspection: Inspection, renderer: Renderer, notes: Sequence[str]) -> Preview:
+    """Return what to show of some samples, of which there is at least one.
+
+    That is the first that is not cut, the first of these with marks that exclude answers, and all facts.
+    """
     indices = range(len(samples))
-    index = next((index for index in indices if not any(map(_is_cut, _parts(samples[index]).values()))), 0)
+    whole = [index for index in indices if not any(map(_is_cut, _parts(samples[index]).values()))] or [0]
+    marked = next((index for index in whole if has_marks(samples.rows[index])), whole[0])
     return Preview(
         samples=tuple(
-            (f"{samples.rows[index].place}{name}, {plural(len(part), 'token')}", tuple(_segments(part, renderer)))
-            for name, part in _parts(samples[index]).items()
+            (
+                f"{samples.rows[index].place}{name}, {plural(len(part), 'token')}",
+                tuple(_segments(part, reasons, renderer)),
+            )
+            for index in dict.fromkeys((whole[0], marked))
+            for (name, part), reasons in zip(
+                _parts(samples[index]).items(), renderer.reasons(samples.rows[index]), strict=True
+            )
         ),
         facts=tuple(_facts(inspection, renderer)),
         lengths=inspection.lengths,
-        notes=inspection.notes,
+        notes=tuple(notes),
         refusals=inspection.refusals,
     )
 
 
-def preview_text(samples: Samples, inspection: Inspection | None, renderer: Renderer) -> str:
+def preview_text(samples: Samples, inspection: Inspection | None, renderer: Renderer, notes: Sequence[str] = ()) -> str:
     """Return a preview as plain text, in which learned tokens are marked without color.
 
     It is empty if there are no samples, or stand-ins without an inspection.
     """
     if inspection is None or not len(samples):
         return ""
-    contents = preview(samples, inspection, renderer)
+    contents = preview(samples, inspection, renderer, notes)
     lines = [LEGEND, ""]
     for title, segments in contents.samples:
-        marked = "".join(f"⟦{segment.text}⟧" if segment.loss_mask else segment.text for segment in segments)
-        lines += [f"{title}:", *(f"  {line}" for line in marked.rstrip("\n").split("\n")), ""]
+        marked = "".join(map(_marked, segments))
+        reasons = dict.fromkeys(segment.reason for segment in segments if segment.reason)
+        lines += [f"{title}:", *(f"  {line}" for line in marked.rstrip("\n").split("\n"))]
+        lines += [*(f"not learned: {reason}" for reason in reasons), ""]
+    lines += [*(f"note: {note}" for note in contents.notes), *([""] if contents.notes else [])]
     width = max(len(name) for name, _ in contents.facts)
     lines += [f"{name:<{width}}  {value}" for name, value in contents.facts]
     lines += ["", "tokens of a row, before cutting", *_bars(contents.lengths)]
-    lines += [f"note: {note}" for note in contents.notes]
     lines += [f"refused: {refusal}" for refusal in contents.refusals]
     return "\n".join(lines)
 
@@ -97,11 +114,22 @@ def _is_cut(sample: Sample) -> bool:
     return sample.full_length > len(sample)
 
 
-def _segments(sample: Sample, renderer: Renderer) -> Iterator[Segment]:
+def _segments(sample: Sample, reasons: Sequence[tuple[int, int, str]], renderer: Renderer) -> Iterator[Segment]:
+    def kind(place: int) -> tuple[bool, str]:
+        if sample.loss_mask[place]:
+            return True, ""
+        return False, next((reason for first, end, reason in reasons if first <= place < end), "")
+
     # Whole runs of tokens, because a character may be divided into several tokens.
-    for loss_mask, places in groupby(range(len(sample)), key=lambda place: bool(sample.loss_mask[place])):
+    for (loss_mask, reason), places in groupby(range(len(sample)), key=kind):
         text = renderer.decode(sample.tokens[list(places)], skip_special=False)
-        yield Segment(text=text.replace("\n", "↵\n"), loss_mask=loss_mask)
+        yield Segment(text=text.replace("\n", "↵\n"), loss_mask=loss_mask, reason=reason)
+
+
+def _marked(segment: Segment) -> str:
+    if segment.loss_mask:
+        return f"⟦{segment.text}⟧"
+    return f"⟪{segment.text}⟫" if segment.reason else segment.text
 
 
 def _facts(inspection: Inspection, renderer: Renderer) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""What the model is asked: the part of a row before the answer, whatever form the row has."""
+"""What the model is text: the part of a row before the answer, whatever form the row has."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from shoestring.base.reading import parse_json
+from shoestring_recipes.finetune.parsing import joined, parse_before
 from shoestring_recipes.finetune.rows import Completion, Conversation, Message, Pair, Row
 
 FORMS = "messages, prompt or text"
@@ -68,23 +69,29 @@ def parse_question(row: Mapping[str, Any]) -> Question:
     """Return the question of a row as it is in a file: with `messages`, `prompt`, `text`, or `chosen` and `rejected`.
 
     In `messages`, an answer at the end is the target, and so is `completion`, or `chosen`, after a `prompt`. `messages`
-    and `tools` may be JSON in a text, as in a CSV file. Raises ValueError with the reason if the row has no question.
+    and `tools` may be JSON in a text, as in a CSV file. `system` and `history` precede the question. Raises ValueError
+    with the reason if the row has no question.
     """
-    tools = _tools(row.get("tools"))
+    tools, before = _tools(row.get("tools")), parse_before(row)
     messages = next((row[name] for name in ("messages", "chosen") if row.get(name) is not None), None)
     prompt = row.get("prompt")
     if row.get("messages") is None and prompt is not None:
         target = next((row[name] for name in ("completion", "chosen") if row.get(name) is not None), None)
         answer = _last_text(target)
         if isinstance(prompt, str):
-            return Question(prompt=_filled("prompt", prompt), target=answer)
-        return Question(prompt=_asking(_messages("prompt", prompt)), tools=tools, target=answer)
+            if not before:
+                return Question(prompt=_filled("prompt", prompt), target=answer)
+            question = {"role": "user", "content": _filled("prompt", prompt)}
+            return Question(prompt=(*before, question), tools=tools, target=answer)
+        asking = _asking(joined(before, _messages("prompt", prompt), "prompt"))
+        return Question(prompt=asking, tools=tools, target=answer)
     if messages is not None:
         name = "messages" if row.get("messages") is not None else "chosen"
         conversation, answer = _messages(name, messages), None
         if conversation[-1]["role"] == "assistant":
             conversation, answer = conversation[:-1], _last_text(conversation)
-        return Question(prompt=_asking(conversation), tools=tools, target=answer)
+        asking = _asking(joined(before, conversation, name)) if conversation else _asking(conversation)
+        return Question(prompt=asking, tools=tools, target=answer)
     text = row.get("text")
     if isinstance(text, str):
         return Question(prompt=_filled("text", text), is_continued=True)

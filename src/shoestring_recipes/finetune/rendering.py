@@ -7,14 +7,17 @@ because the tokens of its parts may differ at their boundaries.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from shoestring.base.errors import DataError, UsageError
 from shoestring.base.units import count_text
-from shoestring_recipes.finetune import templates
+from shoestring_recipes.finetune import calls, marks, templates
 from shoestring_recipes.finetune.encoding import Encoder, Written
+from shoestring_recipes.finetune.limits import TemplateLimitError, limited, require_fast
 from shoestring_recipes.finetune.rows import Completion, Conversation, Message, Pair, Row, Text
 from shoestring_recipes.finetune.samples import PairSample, Sample
 from shoestring_recipes.rows import MAX_LISTED
@@ -28,6 +31,25 @@ Tools: TypeAlias = Sequence[Mapping[str, Any]] | None
 Single: TypeAlias = Conversation | Completion | Text
 
 _ROWS_AT_ONCE = 256
+_TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
+
+ROLE_PART = "messages of the "
+ARGUMENTS_AS_OBJECTS = "whose tool calls have arguments as text: read as JSON, because the chat template writes objects"
+ARGUMENTS_AS_TEXT = "whose tool calls have arguments as objects: written as JSON, because the chat template needs text"
+DEVELOPER_AS_SYSTEM = "with the role developer, which the chat template does not know: written as the role system"
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """Rows that a chat template cannot write, by place, each with the reason."""
+
+    by_template: dict[str, str] = field(default_factory=dict)
+    changed: dict[str, str] = field(default_factory=dict)
+    """Rows of which the template writes the beginning differently when more messages follow."""
+
+    @property
+    def places(self) -> dict[str, str]:
+        return {**self.by_template, **self.changed}
 
 
 class Renderer:
@@ -76,22 +98,79 @@ class Renderer:
         """Return the samples of rows other than pairs. `progress` is told how many rows are done.
 
         Raises DataError listing the rows that the chat template rejects, or where it writes the beginning of a
-        conversation differently when more messages follow; and UsageError if there is no template for conversations.
+        conversation differently when more messages follow; UsageError if there is no template for conversations, or
+        one that takes too long.
         """
+        samples, rejected = self.render_usable(rows, progress)
+        _require_none(rejected, len(rows))
+        return [sample for sample in samples if sample is not None]
+
+    def render_pairs(self, rows: Sequence[Pair], progress: Callable[[int], None] | None = None) -> list[PairSample]:
+        """Return the samples of pairs, of which the answers alone are learned. Raises as `render_all` does."""
+        samples, rejected = self.render_usable_pairs(rows, progress)
+        _require_none(rejected, len(rows))
+        return [sample for sample in samples if sample is not None]
+
+    def render_usable(
+        self, rows: Sequence[Row], progress: Callable[[int], None] | None = None
+    ) -> tuple[list[Sample | None], Rejected]:
+        """Return the sample of each row, None for a row that the chat template cannot write, and these rows."""
         singles = [row for row in rows if not isinstance(row, Pair)]
         if len(singles) < len(rows):
             raise TypeError("pairs are rendered by render_pairs")
         return self._render(singles, self._train_on, progress)
 
-    def render_pairs(self, rows: Sequence[Pair], progress: Callable[[int], None] | None = None) -> list[PairSample]:
-        """Return the samples of pairs, of which the answers alone are learned. Raises as `render_all` does."""
-        answers = [
-            Completion(place=row.place, prompt=row.prompt, completion=completion, tools=row.tools)
-            for row in rows
-            for completion in (row.chosen, row.rejected)
+    def render_usable_pairs(
+        self, rows: Sequence[Pair], progress: Callable[[int], None] | None = None
+    ) -> tuple[list[PairSample | None], Rejected]:
+        """Return the samples of each pair, None for one that the chat template cannot write, and these rows."""
+        answers = [answer for row in rows for answer in _answers(row)]
+        samples, rejected = self._render(answers, "assistant", progress and (lambda rendered: progress(rendered // 2)))
+        pairs = zip(samples[::2], samples[1::2], strict=True)
+        return [
+            PairSample(chosen, rejected_answer) if chosen is not None and rejected_answer is not None else None
+            for chosen, rejected_answer in pairs
+        ], rejected
+
+    def reasons(self, row: Row) -> list[list[tuple[int, int, str]]]:
+        """Return which tokens of answers in a row are not learned, and why; for a pair those of both of its samples.
+
+        Each is the first token, the one after the last, and the reason.
+        """
+        parts = _answers(row) if isinstance(row, Pair) else [row]
+        train_on: TrainOn = "assistant" if isinstance(row, Pair) else self._train_on
+        return [self._encoder.reasons(self._written(part, train_on, explains=True)) for part in parts]
+
+    def describe_turns(self, messages: Sequence[Message]) -> str:
+        """Return what the chat template makes of messages, to be added to what is wrong with their order."""
+        return "; " + templates.describe_end(partial(self._write, None), messages) if self.has_template else ""
+
+    def is_used(self, part: str, messages: Sequence[Message], tools: Tools) -> bool:
+        """Return whether a part of a conversation has an effect on what the template writes.
+
+        A part is `tools`, the key of a message, or messages of a role, as `messages of the system`.
+        """
+        role = part.removeprefix(ROLE_PART)
+        changed = [
+            {name: value for name, value in message.items() if name != part}
+            for message in messages
+            if role == part or message["role"] != role
         ]
-        samples = self._render(answers, "assistant", progress and (lambda rendered: progress(rendered // 2)))
-        return [PairSample(*pair) for pair in zip(samples[::2], samples[1::2], strict=True)]
+        try:
+            whole = self._write(tools, messages, False)
+            return whole != self._write(None if part == "tools" else tools, changed, False)
+        except TemplateLimitError:
+            raise
+        except Exception:  # noqa: BLE001  (a template's code may raise anything; it asks for this part)
+            return True
+
+    def converts(self, message: Message) -> str:
+        """Return what is changed in a message for the template, for people; empty if it is written as it is."""
+        if calls.is_converted(message, as_text=self._takes_text_arguments):
+            return ARGUMENTS_AS_TEXT if self._takes_text_arguments else ARGUMENTS_AS_OBJECTS
+        if message["role"] == "developer" and not self._knows_developer:
+            return DEVELOPER_AS_SYSTEM
+        return ""
 
     def prompt(self, messages: Sequence[Message], tools: Tools = None) -> list[int]:
         """Return the tokens from which the model generates an answer to `messages`.
@@ -101,6 +180,8 @@ class Renderer:
         self._require_template()
         try:
             text = self._write(tools, messages, True)
+        except TemplateLimitError:
+            raise
         except Exception as error:  # a template's code may raise anything
             raise DataError(f"the chat template rejects these messages: {_first_line(error)}") from error
         return self._encoder.prompt(text, by_template=True)
@@ -129,41 +210,30 @@ class Renderer:
 
     def _render(
         self, rows: Sequence[Single], train_on: TrainOn, progress: Callable[[int], None] | None
-    ) -> list[Sample]:
-        samples: list[Sample] = []
-        rejected: dict[str, str] = {}  # by place, because a pair is two answers of one place
-        changed: dict[str, str] = {}
+    ) -> tuple[list[Sample | None], Rejected]:
+        samples: list[Sample | None] = []
+        rejected = Rejected()  # by place, because a pair is two answers of one place
+        start_time = time.process_time()
         for start in range(0, len(rows), _ROWS_AT_ONCE):
-            written: list[Written] = []
+            written: list[Written | None] = []
             for row in rows[start : start + _ROWS_AT_ONCE]:
                 if _messages(row):
                     self._require_template()
+                written.append(None)
                 try:
-                    written.append(self._written(row, train_on))
+                    written[-1] = self._written(row, train_on)
+                except TemplateLimitError:
+                    raise
                 except templates.PrefixChangedError as error:
-                    changed[row.place] = str(error)
+                    rejected.changed[row.place] = str(error)
                 except Exception as error:  # noqa: BLE001  (a template's code may raise anything)
-                    rejected[row.place] = _first_line(error)
-            samples += self._encoder.samples(written)
+                    rejected.by_template[row.place] = _first_line(error)
+                require_fast(time.process_time() - start_time, start + len(written), len(rows))
+            encoded = self._encoder.samples([item for item in written if item])
+            samples += [next(encoded) if item else None for item in written]
             if progress:
                 progress(min(start + _ROWS_AT_ONCE, len(rows)))
-        count = count_text(len({row.place for row in rows}))
-        if rejected:
-            raise DataError(
-                f"the chat template rejects {count_text(len(rejected))} of {count} rows",
-                problems=_listed(rejected),
-                hint="correct these rows, or use another template: --set template=FILE",
-            )
-        if changed:
-            raise DataError(
-                f"the chat template changes its own prefix in {count_text(len(changed))} of {count} "
-                "rows: the model would learn to answer prompts that it never receives",
-                problems=_listed(changed),
-                hint="use a template that writes each prompt as in the whole conversation, such as those for training "
-                "that TRL has: --set template=FILE; or, if answers before the last are concerned, learn the last "
-                "alone: --set train_on=completion",
-            )
-        return samples
+        return samples, rejected
 
     def is_wrapped(self, row: Row) -> bool:
         """Return whether the row has texts, which are written as messages with the chat template."""
@@ -178,44 +248,87 @@ class Renderer:
             return False
         return not any(self._misplaced.search(text) for text in (prompt, *answers))
 
-    def _written(self, row: Single, train_on: TrainOn) -> Written:
+    def _written(self, row: Single, train_on: TrainOn, *, explains: bool = False) -> Written:
+        """Return a row as text; with `explains`, also why answers in it are not learned."""
         if isinstance(row, Text):
             return Written(text=row.text, loss_mask=None, by_template=False)
         if isinstance(row, Completion) and self.is_wrapped(row):
             answer = {"role": "assistant", "content": str(row.completion).strip()}
-            return self._conversation((_user(str(row.prompt)), answer), row.tools, 1, train_on)
+            return self._conversation((_user(str(row.prompt)), answer), row.tools, 1, train_on, explains)
         if isinstance(row, Conversation):
-            return self._conversation(row.messages, row.tools, 0, train_on)
+            return self._conversation(row.messages, row.tools, 0, train_on, explains)
         if not isinstance(row.prompt, str) and not isinstance(row.completion, str):
-            return self._conversation((*row.prompt, *row.completion), row.tools, len(row.prompt), train_on)
+            messages = (*row.prompt, *row.completion)
+            return self._conversation(messages, row.tools, len(row.prompt), train_on, explains)
         text = f"{row.prompt}{row.completion}"
         completion = (len(row.prompt), len(text))
         return Written(text=text, loss_mask=None if train_on == "all" else [completion], by_template=False)
 
-    def _conversation(self, messages: Sequence[Message], tools: Tools, first: int, train_on: TrainOn) -> Written:
+    def _conversation(
+        self, messages: Sequence[Message], tools: Tools, first: int, train_on: TrainOn, explains: bool
+    ) -> Written:
         """Return a conversation of whose messages those from `first` on may be learned."""
         write = partial(self._write, tools)
-        # Before the first message there is no prompt, so an answer there is not learned by itself.
-        answers = [turn for turn in range(1, len(messages)) if messages[turn]["role"] == "assistant"]
-        loss_mask = answers if train_on == "all" else [turn for turn in answers if turn >= first]
-        if train_on == "completion":
-            loss_mask = loss_mask[-1:]
+        answers = [turn for turn in range(len(messages)) if messages[turn]["role"] == "assistant"]
+        reasons = {turn: reason for turn in answers if (reason := _why_not(messages, turn, answers, first, train_on))}
+        trained = [turn for turn in answers if turn not in reasons]
         template = self._chat_template(tools)
         spans: Sequence[templates.Span] | None = None
         if train_on == "all":
             whole = write(messages, False)
+            if reasons or any(marks.loss_ranges(messages[turn]) is not None for turn in answers):
+                spans = self._all_but(write, messages, answers, trained, whole)
         elif templates.has_generation(template):
             marked = self._apply(messages, tools, templates.with_marks(template), add_generation_prompt=False)
             whole, spans = templates.split_marks(marked)
-            starts = [templates.find_start(write, messages, turn, whole) for turn in loss_mask]
-            if loss_mask != answers:
-                start = min(starts, default=len(whole))
-                spans = [(max(span[0], start), span[1]) for span in spans if span[1] > start]
+            spans = _spans_of_turns(write, messages, answers, trained, whole, spans)
         else:
             whole = write(messages, False)
-            spans = templates.find_answers(write, messages, loss_mask, whole, self._markup)
-        templates.require_contents(messages, loss_mask, whole)
-        return Written(text=whole, loss_mask=spans, by_template=True)
+            answer_spans = templates.find_answers(write, messages, trained, whole, self._markup)
+            spans = _divided(messages, trained, whole, answer_spans)
+        templates.require_contents(messages, trained, whole)
+        explained = self._explain(write, messages, reasons, whole) if explains else ()
+        return Written(text=whole, loss_mask=spans, by_template=True, reasons=explained)
+
+    def _all_but(
+        self,
+        write: templates.Write,
+        messages: Sequence[Message],
+        answers: Sequence[int],
+        trained: Sequence[int],
+        whole: str,
+    ) -> list[templates.Span]:
+        """Return the characters of a conversation without those of answers, or parts of them, that marks exclude."""
+        marked = [
+            turn
+            for turn in answers
+            if turn > 0 and (marks.reason(messages[turn]) or marks.loss_ranges(messages[turn]) is not None)
+        ]
+        spans, start = [], 0
+        for turn, span in zip(
+            marked, templates.find_answers(write, messages, marked, whole, self._markup), strict=True
+        ):
+            spans.append((start, span[0]))
+            if turn in trained:
+                spans += _divided(messages, [turn], whole, [span])
+            start = span[1]
+        return [*spans, (start, len(whole))]
+
+    def _explain(
+        self, write: templates.Write, messages: Sequence[Message], reasons: Mapping[int, str], whole: str
+    ) -> list[tuple[templates.Span, str]]:
+        explained = []
+        for turn, reason in reasons.items():
+            try:
+                span = (0, len(write(messages[:1], False).rstrip()))
+                if turn:
+                    (span,) = templates.find_answers(write, messages, [turn], whole, self._markup)
+            except TemplateLimitError:
+                raise
+            except Exception:  # noqa: BLE001  (its characters are not known: a template's code may raise anything)
+                continue
+            explained.append((span, f"message {turn + 1}: {reason}"))
+        return explained
 
     def _require_template(self) -> None:
         if not self.has_template:
@@ -232,14 +345,125 @@ class Renderer:
         return self._apply(messages, tools, self._chat_template(tools), add_generation_prompt=generation_prompt)
 
     def _apply(self, messages: Sequence[Message], tools: Tools, template: str, *, add_generation_prompt: bool) -> str:
-        text = self._tokenizer.apply_chat_template(
-            [dict(message) for message in messages],
-            tools=[dict(tool) for tool in tools] if tools else None,
-            chat_template=template,
-            tokenize=False,
-            add_generation_prompt=add_generation_prompt,
-        )
+        prepared = [self._prepared(message) for message in messages]
+        with limited():
+            text = self._tokenizer.apply_chat_template(
+                prepared,
+                tools=[dict(tool) for tool in tools] if tools else None,
+                chat_template=template,
+                tokenize=False,
+                add_generation_prompt=add_generation_prompt,
+            )
         return str(text)
+
+    def _prepared(self, message: Message) -> dict[str, Any]:
+        """Return a message as the template needs it."""
+        prepared = {name: value for name, value in message.items() if value is not None and name not in marks.KEYS}
+        prepared.setdefault("content", "")
+        if message["role"] == "developer" and not self._knows_developer:
+            prepared["role"] = "system"
+        if "tool_calls" in prepared:
+            tool_calls = calls.parse_calls(prepared["tool_calls"], "a message")
+            prepared["tool_calls"] = calls.with_arguments(tool_calls, as_text=self._takes_text_arguments)
+        return prepared
+
+    @cached_property
+    def _takes_text_arguments(self) -> bool:
+        def write(messages: Sequence[Message], _: bool) -> str:
+            with limited():
+                return str(
+                    self._tokenizer.apply_chat_template(
+                        messages, tools=[_TOOL], chat_template=self._chat_template([_TOOL]), tokenize=False
+                    )
+                )
+
+        return templates.needs_text_arguments(write)
+
+    @cached_property
+    def _knows_developer(self) -> bool:
+        return "developer" in self._chat_template(None)
+
+
+def _why_not(messages: Sequence[Message], turn: int, answers: Sequence[int], first: int, train_on: TrainOn) -> str:
+    """Return why an answer is not learned; empty if it is."""
+    if reason := marks.reason(messages[turn]):
+        return reason
+    if train_on == "all":
+        return ""
+    if turn == 0:
+        return "no prompt precedes it"
+    if turn < first:
+        return "it is in the prompt"
+    return (
+        "train_on=completion learns the last answer alone" if train_on == "completion" and turn != answers[-1] else ""
+    )
+
+
+def _divided(
+    messages: Sequence[Message], turns: Sequence[int], whole: str, spans: Sequence[templates.Span]
+) -> list[templates.Span]:
+    """Return the characters of answers, without the parts of them that are marked as not learned."""
+    divided: list[templates.Span] = []
+    for turn, span in zip(turns, spans, strict=True):
+        parts = marks.loss_ranges(messages[turn])
+        if parts is None:
+            divided.append(span)
+        else:
+            divided += templates.find_part_spans(whole, span, str(messages[turn]["content"]), parts)
+    return divided
+
+
+def _spans_of_turns(
+    write: templates.Write,
+    messages: Sequence[Message],
+    answers: Sequence[int],
+    trained: Sequence[int],
+    whole: str,
+    spans: Sequence[templates.Span],
+) -> list[templates.Span]:
+    """Return those of the characters that a template marks which belong to answers that are learned."""
+    starts = {
+        turn: templates.find_start(write, messages, turn, whole)
+        for turn in answers
+        if turn >= min(trained, default=len(messages))
+    }
+    if list(trained) == [turn for turn in answers if turn > 0] and all(
+        marks.loss_ranges(messages[turn]) is None for turn in trained
+    ):
+        return list(spans)
+    chosen: list[templates.Span] = []
+    for span in spans:
+        # Marks may begin before the prompt ends, so the answer is the last that begins before their end.
+        turn = max((turn for turn, start in starts.items() if start < span[1]), default=-1)
+        if turn in trained:
+            chosen += _divided(messages, [turn], whole, [(max(span[0], starts[turn]), span[1])])
+    return chosen
+
+
+def _answers(row: Pair) -> list[Completion]:
+    return [
+        Completion(place=row.place, prompt=row.prompt, completion=completion, tools=row.tools)
+        for completion in (row.chosen, row.rejected)
+    ]
+
+
+def _require_none(rejected: Rejected, count: int) -> None:
+    """Raise DataError if there are rows that the template cannot write."""
+    if rejected.by_template:
+        raise DataError(
+            f"the chat template rejects {count_text(len(rejected.by_template))} of {count_text(count)} rows",
+            problems=_listed(rejected.by_template),
+            hint="correct these rows, skip them: --set on_bad_rows=skip, or use another template: --set template=FILE",
+        )
+    if rejected.changed:
+        raise DataError(
+            f"the chat template changes its own prefix in {count_text(len(rejected.changed))} of {count_text(count)} "
+            "rows: the model would learn to answer prompts that it never receives",
+            problems=_listed(rejected.changed),
+            hint="use a template that writes each prompt as in the whole conversation, such as those for training "
+            "that TRL has: --set template=FILE; or, if answers before the last are concerned, learn the last "
+            "alone: --set train_on=completion",
+        )
 
 
 def _user(text: str) -> Message:

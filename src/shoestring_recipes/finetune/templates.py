@@ -16,6 +16,7 @@ import jinja2
 from shoestring.base.errors import UsageError
 from shoestring.base.reading import read_bytes, reason
 from shoestring.base.units import MIB
+from shoestring_recipes.finetune.limits import TemplateLimitError
 from shoestring_recipes.finetune.rows import Message
 
 Write: TypeAlias = Callable[[Sequence[Message], bool], str]
@@ -46,6 +47,7 @@ _CLOCK = re.compile(r"""strftime_now\(\s*(?:"([^"]*)"|'([^']*)')\s*\)""")
 _DATE = datetime.date(2024, 7, 26)  # that of Llama's templates where there is no clock
 _BEGIN_MARK, _END_MARK = "\ue000generation\ue000", "\ue000endgeneration\ue000"  # of private use: in no text
 _QUOTED = 30
+_END_LENGTH = 80
 
 
 class PrefixChangedError(ValueError):
@@ -126,6 +128,8 @@ def find_markup(write: Write, added: Iterable[str]) -> Markup:
     try:
         bare, prompt = write([question], False), write([question], True)
         whole = write([question, answer], False)
+    except TemplateLimitError:
+        raise
     except Exception:  # noqa: BLE001  (a template's code may raise anything; a row's rendering reports it)
         return Markup()
     # Two tokens may begin alike, `<|user|>` and `<|end|>`: the generation prompt begins with a whole one.
@@ -134,6 +138,32 @@ def find_markup(write: Write, added: Iterable[str]) -> Markup:
     generation_prompt = prompt[min([start for start in starts if 0 <= start < place], default=place) :]
     _, separator, after = whole.rpartition("answer")
     return Markup(text=prompt + whole, generation_prompt=generation_prompt, after_answer=after if separator else "")
+
+
+def needs_text_arguments(write: Write) -> bool:
+    """Return whether a template writes the arguments of a tool call only if they are a text in JSON.
+
+    Most need an object, from which they write JSON or single parameters; a text would be encoded twice.
+    """
+    value = "Oslo"
+    texts = {}
+    for as_text in (False, True):
+        arguments = json.dumps({"city": value}) if as_text else {"city": value}
+        call = {"id": "call12345", "type": "function", "function": {"name": "weather", "arguments": arguments}}
+        messages: list[Message] = [
+            {"role": "user", "content": "question"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "content": "answer", "name": "weather", "tool_call_id": "call12345"},
+        ]
+        try:
+            texts[as_text] = write(messages, False)
+        except TemplateLimitError:
+            raise
+        except Exception:  # noqa: BLE001  (a template's code may raise anything)
+            texts[as_text] = ""
+    # An object that is added to a text becomes Python's notation of it, which is no JSON.
+    writes_object = value in texts[False] and str({"city": value}) not in texts[False]
+    return not writes_object and value in texts[True]
 
 
 def find_end(markup: Markup, added: Mapping[str, int]) -> int | None:
@@ -174,6 +204,8 @@ def require_contents(messages: Sequence[Message], turns: Sequence[int], whole: s
         # Templates strip white space, and may remove reasoning from the beginning.
         if any(text.strip()[-_QUOTED:] not in whole for text in message_texts(messages[turn])):
             raise ValueError(f"message {turn + 1}: the template leaves out its content")
+        if any(call["function"]["name"] not in whole for call in messages[turn].get("tool_calls", ())):
+            raise ValueError(f"message {turn + 1}: the template leaves out its tool calls")
 
 
 def find_start(write: Write, messages: Sequence[Message], turn: int, whole: str) -> int:
@@ -185,6 +217,29 @@ def find_start(write: Write, messages: Sequence[Message], turn: int, whole: str)
     if not whole.startswith(prompt):
         raise PrefixChangedError(f"the prompt of message {turn + 1} {_difference(prompt, whole)}")
     return len(prompt)
+
+
+def describe_end(write: Write, messages: Sequence[Message]) -> str:
+    """Return what a template makes of messages, for people: the end of its text, or why it rejects them."""
+    try:
+        text = write(messages, False)
+    except TemplateLimitError:
+        raise
+    except Exception as error:  # noqa: BLE001  (a template's code may raise anything)
+        return f"the chat template rejects them: {(str(error).splitlines() or [type(error).__name__])[0]}"
+    return f"the chat template writes at their end: {'...' if len(text) > _END_LENGTH else ''}{text[-_END_LENGTH:]!r}"
+
+
+def find_part_spans(whole: str, span: Span, content: str, parts: Sequence[Span]) -> list[Span]:
+    """Return the characters of the learned `parts` of a content in an answer, and those of its end.
+
+    Raises ValueError if the template writes the content differently.
+    """
+    start = whole.find(content, span[0], span[1])
+    if start < 0:
+        raise ValueError("the template changes the content, whose parts are marked by train_detail")
+    end = (start + len(content), span[1])
+    return [(start + first, start + last) for first, last in parts] + ([end] if parts and end[0] < end[1] else [])
 
 
 def find_answers(

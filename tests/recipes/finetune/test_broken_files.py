@@ -60,8 +60,8 @@ ROWS: list[tuple[str, Any, str]] = [
     ("sft", chat({**ASK, "content": [{"type": "text"}]}), "message 1 of messages (user): its content has a part "
      "without a text"),
     ("sft", chat(ASK), "messages has no message of the assistant"),
-    ("sft", chat(ASK, ANSWER, {"role": "system", "content": "a"}), "message 3 of messages has the role system, which "
-     "only the first one may have"),
+    ("sft", chat(ASK, ANSWER, {"role": "system", "content": "a"}), "message 3 has the role system, which only the "
+     "first one may have"),
     ("sft", chat(ASK, {**ANSWER, "content": "a\0b"}), "message 2 of messages (assistant) contains a NUL character, "
      "which no text has"),
     ("sft", chat(ASK, {**ANSWER, "content": "a\ud800b"}), "cannot be read: the text 'a\\ud800b' contains half a "

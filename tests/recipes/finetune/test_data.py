@@ -64,7 +64,7 @@ def test_csv_with_columns_of_other_names_and_messages_in_cells(tmp_path: Path) -
     (tmp_path / "a.csv").write_text(f'chat,id\n"{cell}",1\n')
     parts = read(tmp_path / "a.csv", columns="messages:chat")
     assert parts.train == [Conversation(place="a.csv, line 2", messages=tuple(messages))]
-    assert "columns that are not used: id" in parts.notes
+    assert "columns that are not used: id (1 row)" in parts.notes
 
 
 def test_aliases_are_noted(tmp_path: Path) -> None:
@@ -74,6 +74,40 @@ def test_aliases_are_noted(tmp_path: Path) -> None:
     assert "1 row with conversations, read as messages" in notes
     assert "2 rows with instruction and output, read as prompt and completion" in notes
     assert "columns that are not used" not in str(notes)
+
+
+def test_columns_that_have_no_effect_are_counted(tmp_path: Path) -> None:
+    """Also those that have an effect on rows of other forms."""
+    messages = chat("a", "b")["messages"]
+    rows = [
+        {"messages": messages, "input": "x", "prompt": "y", "history": [["c", "d"]], "id": 1},
+        {"messages": messages, "text": "z", "system": "Be brief."},
+        {"text": "z", "system": "Be brief.", "tools": [{"name": "f"}]},
+        {"instruction": "a", "input": "", "output": "b", "functions": [{"name": "f"}]},
+    ]
+    notes = read(write(tmp_path / "a.jsonl", rows), validation=0).notes
+    assert (
+        "columns that are not used: history (1 row), id (1 row), input (1 row), prompt (1 row), system (1 row), "
+        "text (1 row), tools (1 row)"
+    ) in notes
+    assert "1 row with a column system, written as the first message" in notes
+    assert "1 row with a column functions, read as tools" in notes
+
+
+@pytest.mark.parametrize(
+    ("rows", "hint"),
+    [
+        ([{"question": "a", "answer": "b"}], "if your columns have other names: --set columns=prompt:question"),
+        ([{"chosen": "a", "rejected": "b", "prompt": "c"}], "--set method=dpo"),
+        ([{"text": ""}], "correct these rows as their reasons say; their columns have the right names"),
+        ([chat("a", "b", "c")], "correct these rows as their reasons say; their columns have the right names"),
+        ([{"question": "a"}, {"text": ""}], "if your columns have other names"),
+    ],
+)
+def test_the_hint_for_bad_rows_is_about_their_reasons(tmp_path: Path, rows: list[dict[str, Any]], hint: str) -> None:
+    with pytest.raises(DataError) as caught:
+        read(write(tmp_path / "a.jsonl", rows))
+    assert hint in str(caught.value.hint)
 
 
 def test_pairs(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import torch
 
 from shoestring.base.errors import DataError, UsageError
 from shoestring.recipe.finding import choose
+from shoestring_recipes.finetune import tiny
 from tests.recipes.finetune import models
 
 
@@ -69,3 +70,25 @@ def test_refused_data_is_shown(tmp_path: Path) -> None:
     assert "refused: the stop token is never learned" in loaded.recipe.preview()
     with pytest.raises(DataError):
         loaded.data()
+
+
+def test_rows_that_the_template_cannot_write_are_refused_or_skipped(tmp_path: Path) -> None:
+    template = tmp_path / "strict.jinja"
+    template.write_text(
+        "{% if 'no' in messages[0].content %}{{ raise_exception('no') }}{% endif %}" + tiny.CHAT_TEMPLATE
+    )
+    data = tmp_path / "chats.jsonl"
+    rows = [[{"role": "user", "content": text}, {"role": "assistant", "content": "a"}] for text in ("no", "b", "c")]
+    data.write_text("\n".join(json.dumps({"messages": messages}) for messages in rows))
+    options = {"data": str(data), "template": str(template), "validation": 0}
+    with pytest.raises(DataError, match="the chat template rejects 1 of 3 rows") as caught:
+        choose("finetune", options)[0].data()
+    assert "on_bad_rows=skip" in str(caught.value.hint)
+    loaded, _ = choose("finetune", {**options, "on_bad_rows": "skip"})
+    assert len(loaded.data()["train"]) == 2
+    reason = "chats.jsonl, line 1: the chat template cannot write it: no"
+    assert [note for note in loaded.recipe.notes() if reason in note and "1 of 3 rows cannot be used" in note]
+    assert f"note: 1 of 3 rows cannot be used and were skipped (on_bad_rows=skip): {reason}" in loaded.recipe.preview()
+    data.write_text(json.dumps({"messages": rows[0]}))
+    with pytest.raises(DataError, match="1 of 1 rows cannot be used: nothing is left"):
+        choose("finetune", {**options, "on_bad_rows": "skip"})[0].data()

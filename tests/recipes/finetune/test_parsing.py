@@ -77,6 +77,90 @@ def test_instructions_of_alpaca(extra: dict[str, str], question: str) -> None:
     )
 
 
+PAIR = [["Hi?", "Hello."], ["More?", "Yes."]]
+BEFORE = (QUESTION, ANSWER, {"role": "user", "content": "More?"}, {"role": "assistant", "content": "Yes."})
+LAST = ({"role": "user", "content": "Add"}, {"role": "assistant", "content": "3"})
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"instruction": "Add", "output": "3"},
+        {"prompt": "Add", "completion": "3"},
+        {"prompt": [LAST[0]], "completion": [LAST[1]]},
+        {"messages": list(LAST)},
+        {"conversations": [{"from": "human", "value": "Add"}, {"from": "gpt", "value": "3"}]},
+    ],
+)
+def test_the_column_system_is_the_first_message(row: dict[str, Any]) -> None:
+    parsed: Any = parse({"system": "Be brief.", **row})
+    messages = parsed.messages if isinstance(parsed, Conversation) else (*parsed.prompt, *parsed.completion)
+    assert messages == (SYSTEM, *LAST)
+    assert parse({"system": "", **row}) == parse(row) == parse({"system": None, **row})
+
+
+def test_the_column_system_may_repeat_the_first_message_but_not_differ_from_it() -> None:
+    row = {"messages": [SYSTEM, QUESTION, ANSWER]}
+    assert parse({"system": "Be brief.", **row}) == parse(row)
+    with pytest.raises(ValueError, match="the column system differs from the first message of messages"):
+        parse({"system": "Be long.", **row})
+
+
+@pytest.mark.parametrize("history", [PAIR, json.dumps(PAIR)])
+def test_history_precedes_the_question_and_is_learned(history: object) -> None:
+    """LLaMA-Factory learns the answers of a history as well."""
+    for row in ({"instruction": "Add", "output": "3"}, {"prompt": "Add", "completion": "3"}):
+        assert parse({"history": history, **row}) == conversation(*BEFORE, *LAST)
+        assert parse({"history": history, "system": "Be brief.", **row}) == conversation(SYSTEM, *BEFORE, *LAST)
+    row = {"prompt": [SYSTEM, LAST[0]], "completion": [LAST[1]], "history": history}
+    assert parse(row) == conversation(SYSTEM, *BEFORE, *LAST)
+
+
+def test_an_empty_history_is_none() -> None:
+    row = {"instruction": "Add", "output": "3"}
+    assert parse({**row, "history": []}) == conversation(*LAST)
+    assert parse({**row, "history": None}) == parse(row)
+
+
+@pytest.mark.parametrize(
+    ("history", "reason"),
+    [
+        ({}, "history is an object, not a list of pairs of a question and its answer"),
+        ([["a"]], "item 1 of history is not a pair of a question and its answer"),
+        ([QUESTION], "item 1 of history is not a pair of a question and its answer"),
+        ([["a", 3]], "item 1 of history is a number, not a text"),
+        ("[[", "history is a text that is not valid JSON"),
+    ],
+)
+def test_a_history_that_is_none_is_refused(history: object, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        parse({"instruction": "Add", "output": "3", "history": history})
+
+
+def test_pairs_have_a_system_too() -> None:
+    row = {"prompt": "Hi?", "chosen": "Hello.", "rejected": "Go away.", "system": "Be brief."}
+    pair = Pair(place=PLACE, prompt=(SYSTEM, QUESTION), chosen=(ANSWER,), rejected=(OTHER,))
+    assert parse(row, "dpo") == pair
+    row = {"chosen": [QUESTION, ANSWER], "rejected": [QUESTION, OTHER], "system": "Be brief."}
+    assert parse(row, "dpo") == pair
+
+
+def test_all_columns_have_other_names() -> None:
+    columns = "messages:chat,system:rules,tools:apis"
+    row = {"chat": [QUESTION, ANSWER], "rules": "Be brief.", "apis": json.dumps([TOOL["function"]])}
+    assert parse(row, columns=columns) == conversation(SYSTEM, QUESTION, ANSWER, tools=(TOOL,))
+    alpaca = {"task": "Add", "reply": "3", "past": PAIR, "numbers": "1, 2"}
+    parsed: Any = parse(alpaca, columns="instruction:task,output:reply,history:past,input:numbers")
+    assert parsed.messages[-2]["content"] == "Add\n\n1, 2"
+    assert len(parsed.messages) == 6
+
+
+@pytest.mark.parametrize("column", ["tools", "functions"])
+def test_bare_functions_are_tools(column: str) -> None:
+    row = {"messages": [QUESTION, ANSWER], column: [TOOL["function"]]}
+    assert parse(row) == conversation(QUESTION, ANSWER, tools=(TOOL,))
+
+
 def test_text() -> None:
     assert parse({"text": "Once."}) == Text(place=PLACE, text="Once.")
 

@@ -19,7 +19,7 @@ def test_a_sample_is_shown_as_the_model_receives_it() -> None:
     rows.append(replace(chat("hello! " * 120, "Hello"), place="chats.jsonl, line 3"))
     samples = renderer.render_all(rows)
     inspection = inspect(samples, renderer, rows)
-    shown = preview(Samples(samples, rows), inspection, renderer)
+    shown = preview(Samples(samples, rows), inspection, renderer, ())
     assert shown.samples == (
         (
             f"chats.jsonl, line 1, {len(samples[0])} tokens",
@@ -70,7 +70,8 @@ def test_both_answers_of_a_pair_and_refusals_are_shown() -> None:
     renderer = Renderer(make_tokenizer(None), seq_len=3)
     rows = [Pair(place="line 1", prompt="Hello", chosen=" hello! hello!", rejected=" That is all.")]
     samples = renderer.render_pairs(rows)
-    text = preview_text(Samples(samples, rows), inspect(samples, renderer, rows), renderer)
+    inspection = inspect(samples, renderer, rows)
+    text = preview_text(Samples(samples, rows), inspection, renderer, inspection.notes)
     assert "line 1, chosen, 3 tokens" in text
     assert "line 1, rejected, 3 tokens" in text
     assert "\nnote: seq_len=3 cuts 1 of 1 row (100%)" in text
@@ -111,3 +112,21 @@ def test_describe_returns_the_place_and_the_beginning() -> None:
     pair = Samples(renderer.render_pairs(pairs), pairs)
     assert describe(pair, 0, renderer)["text"] == "Hello four<|im_end|>"
     assert describe(pair, 0, renderer)["tokens"] == len(pair[0].chosen) + len(pair[0].rejected)
+
+
+def test_answers_that_are_not_learned_are_marked_with_the_reason() -> None:
+    renderer = Renderer(make_tokenizer(), seq_len=100)
+    messages = ({"role": "user", "content": "Hello"}, {"role": "assistant", "content": "That is all.", "weight": 0})
+    rows = [chat("Hello", "It is four."), Conversation(place="line 2", messages=(*messages, *rows_of("Hello", "four")))]
+    samples = renderer.render_all(rows)
+    shown = preview(Samples(samples, rows), inspect(samples, renderer, rows), renderer, ["a note"])
+    assert [title.partition(", ")[0] for title, _ in shown.samples] == ["chats.jsonl", "line 2"]
+    excluded = [segment for _, segments in shown.samples for segment in segments if segment.reason]
+    assert excluded == [Segment(text="That is all.<|im_end|>", loss_mask=False, reason="message 2: weight 0")]
+    text = preview_text(Samples(samples, rows), inspect(samples, renderer, rows), renderer, ["a note"])
+    assert "\n  ⟪That is all.<|im_end|>⟫↵\n" in text and "\nnot learned: message 2: weight 0\n" in text
+    assert text.count("note: a note") == 1
+
+
+def rows_of(question: str, answer: str) -> tuple[dict[str, str], ...]:
+    return ({"role": "user", "content": question}, {"role": "assistant", "content": answer})

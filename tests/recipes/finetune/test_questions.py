@@ -10,6 +10,7 @@ from tests.recipes.finetune.letters import ASSISTANT, STOP, USER, Letters
 
 USER_A, USER_B = {"role": "user", "content": "a"}, {"role": "user", "content": "b"}
 ANSWER = {"role": "assistant", "content": "yes"}
+SYSTEM = {"role": "system", "content": "s"}
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,9 @@ ANSWER = {"role": "assistant", "content": "yes"}
         ({"prompt": [USER_A], "completion": [ANSWER]}, (USER_A,), "yes"),
         ({"prompt": "a", "chosen": "yes", "rejected": "no"}, "a", "yes"),
         ({"chosen": [USER_A, ANSWER], "rejected": [USER_A]}, (USER_A,), "yes"),
+        ({"prompt": "a", "system": "s"}, (SYSTEM, USER_A), None),
+        ({"messages": [USER_A, ANSWER], "system": "s"}, (SYSTEM, USER_A), "yes"),
+        ({"prompt": "b", "history": [["a", "yes"]], "system": "s"}, (SYSTEM, USER_A, ANSWER, USER_B), None),
         ({"text": "once"}, "once", None),
         ({"text": "once", "messages": None, "prompt": None}, "once", None),
     ],

@@ -68,6 +68,8 @@ class CheckResult(Displayed):
     session of the platform itself."""
     preview: str = ""
     """What a sample of the recipe's data is to its model, for people; empty if the recipe does not show it."""
+    notes: tuple[str, ...] = ()
+    """What the recipe says about its data, apart from notes that are in the preview."""
 
     @property
     def status(self) -> Status:
@@ -106,10 +108,11 @@ def preflight(on: str, run: Path, loaded: LoadedRecipe | None = None, settings: 
     facts = collect_facts(on, run, loaded)
     findings = (*run_checks(facts), *_check_rates(on, facts))
     trial_summary, preview = None, ""
+    notes: tuple[str, ...] = ()
     if loaded is not None:
         trial_results, trial_summary = _try_updates(facts, findings, loaded, settings or Settings())
         findings = (*findings, *trial_results)
-        preview = _preview(loaded)
+        preview, notes = _preview(loaded)
     return CheckResult(
         target=on,
         recipe=loaded.name if loaded else "",
@@ -117,6 +120,7 @@ def preflight(on: str, run: Path, loaded: LoadedRecipe | None = None, settings: 
         tried=trial_summary,
         image=requirements.image_of(facts),
         preview=preview,
+        notes=notes,
     )
 
 
@@ -128,14 +132,17 @@ def _check_rates(on: str, facts: Facts) -> list[Finding]:
     return [warned("rates", message, f"measure this machine: shoestring check --measure {on} --overwrite")]
 
 
-def _preview(loaded: LoadedRecipe) -> str:
-    """Return the recipe's preview of its data; nothing if the data cannot be used, which is a finding."""
-    if loaded.parts.data.preview is None:
-        return ""
+def _preview(loaded: LoadedRecipe) -> tuple[str, tuple[str, ...]]:
+    """Return the recipe's preview of its data, and its other notes; nothing of data that cannot be used.
+
+    That is a finding.
+    """
+    data = loaded.parts.data
     try:
-        return loaded.parts.data.preview()
+        preview = data.preview() if data.preview is not None else ""
+        return preview, tuple(note for note in data.notes() if note not in preview)
     except ShoestringError:
-        return ""
+        return "", ()
 
 
 def _try_updates(
