@@ -197,7 +197,9 @@ def test_resume_needs_the_same_arguments(tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], "make_arguments", lambda _: training_arguments)
     with pytest.raises(UsageError, match="bit for bit") as error:
         train(tmp_path / "run")
-    assert any("micro_batch: saved with 4, now 2" in problem for problem in error.value.problems)
+    assert any(
+        problem.startswith("per_device_train_batch_size: saved with 4, now 2") for problem in error.value.problems
+    )
     stop_reason, updates, _ = train(tmp_path / "run", allow_inexact=True)
     assert (stop_reason, updates > UPDATES) == ("", True)
 

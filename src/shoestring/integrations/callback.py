@@ -62,10 +62,12 @@ class StepsCallback(TrainerCallback):
             # A recipe's trainer is made again. Several processes would have to divide their microbatches together.
             self._trainer.split_updates = SplitUpdates(self._trainer, self._trainer_session, self._seed_update)
         is_ended = self._trainer_session.state.is_ended(state.max_steps)
-        self._trainer_session.state.load_restored()
+        load_notes = self._trainer_session.state.load_restored()
         self._trainer_session.reports.begin(self._trainer)
         self._evaluations.begin()
         self._trainer_session.begin()
+        for note in load_notes:
+            session.record.note(note)
         if session.watch_trainer:
             session.watch_trainer(self._trainer)
         session.record.update = state.global_step
