@@ -47,6 +47,7 @@ class StepsCallback(TrainerCallback):
         self._evaluations = Evaluations(trainer, trainer_session)
         self._exchange: GradientExchange | None = None
         self._update_started_at = 0.0
+        self._epoch: int | None = None
         self._is_epoch_over = self._is_save_requested = self._is_saved = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **__: Any) -> None:
@@ -85,7 +86,8 @@ class StepsCallback(TrainerCallback):
         A sampler that uses one generator for all epochs (TRL 1.16, `RepeatSampler`) would start again with the first
         epoch's order after a resume.
         """
-        epoch = math.floor(state.epoch or 0.0)
+        # Data without a length may begin again at a fraction: the library takes the whole run for one epoch.
+        self._epoch = epoch = math.floor(state.epoch or 0.0) if self._epoch is None else self._epoch + 1
         seed_all(derive(args.seed, "epoch", epoch))
         if generator := find_order_generator(self._trainer):
             generator.manual_seed(derive(args.seed, "order", epoch))

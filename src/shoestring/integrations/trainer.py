@@ -358,6 +358,13 @@ def _make_resumable_class(base: type[T], resumable: ResumableTrainer) -> type[T]
         def is_run_ended(self, total_updates: int) -> bool:
             return resumable.trainer_session.state.is_ended(total_updates)
 
+        def microbatches_of_saved_epoch(self) -> int | None:
+            """Return how many microbatches the library has counted as an epoch of data without a length; None if no
+            checkpoint is restored.
+            """
+            saved = resumable.trainer_session.state.restored.get("trainer")
+            return saved["max_steps"] * self.args.gradient_accumulation_steps if saved else None
+
         def save_run_checkpoint(self) -> None:
             self.steps_callback.request_save()
 
