@@ -54,6 +54,8 @@ def make_resuming_class(base: Any) -> Any:
     class Resuming(base):  # type: ignore[misc]
         max_updates: int | None = None
         """The run ends after this many updates if its epochs have more."""
+        continues_repeated_data = hasattr(base, "_init_training_state")
+        """Whether data without a length that has begun again continues where it was."""
 
         def set_initial_training_values(self, *args: Any, **kwargs: Any) -> Any:
             """Return the numbers of updates and epochs, the schedule's total among them."""

@@ -72,6 +72,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="Trainer")
 
+_REPEATED_DATA = (
+    "the data has no length, so if it has ended and begun again in this run, this version of transformers continues at "
+    "its start instead of where it was; give it a length, or install transformers 5.23"
+)
 _ARGUMENTS_OF_TRAIN = ("resume_from_checkpoint", "trial", "ignore_keys_for_eval")
 
 
@@ -286,6 +290,8 @@ def _script_session(
         changed_environment = differences(saved_environment(restored), facts)
         other_libraries = any(line.partition(":")[0] in library_versions() for line in changed_environment)
         changes = learning.require_same(restored.state, changed_environment, other_libraries=other_libraries)
+        if not hasattr(trainer.train_dataset, "__len__") and not getattr(trainer, "continues_repeated_data", False):
+            changes.append(_REPEATED_DATA)
     saver = run_saver(request, record, store, facts, writers=request.processes)
     saver.restore(state, allow_inexact=request.allow_inexact, restored=restored)
     return TrainingSession(
