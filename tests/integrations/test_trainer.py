@@ -197,9 +197,34 @@ def test_resume_needs_the_same_arguments(tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], "make_arguments", lambda _: training_arguments)
     with pytest.raises(UsageError, match="bit for bit") as error:
         train(tmp_path / "run")
-    assert any("micro_batch: saved with 4, now 2" in problem for problem in error.value.problems)
+    assert any(
+        problem.startswith("per_device_train_batch_size: saved with 4, now 2") for problem in error.value.problems
+    )
     stop_reason, updates, _ = train(tmp_path / "run", allow_inexact=True)
     assert (stop_reason, updates > UPDATES) == ("", True)
+
+
+SUMS = Sums()
+
+
+class Stream(torch.utils.data.IterableDataset):
+    """Data without a length, in a random order; it ends before the run does."""
+
+    def __iter__(self):
+        yield from (SUMS[int(index)] for index in torch.randperm(20))
+
+
+@pytest.mark.skipif(not hasattr(Trainer, "_init_training_state"), reason="the loop is one method")
+@pytest.mark.parametrize("stop_at", [4, 5, 7, 13])
+def test_data_without_a_length_continues_where_it_was(tmp_path, monkeypatch, stop_at):
+    training_arguments = make_arguments(tmp_path / "own")
+    training_arguments.max_steps, training_arguments.gradient_accumulation_steps = 14, 1
+    monkeypatch.setattr(sys.modules[__name__], "make_arguments", lambda _: training_arguments)
+    monkeypatch.setattr(sys.modules[__name__], "Sums", Stream)
+    *_, whole = train(tmp_path / "whole")
+    train(tmp_path / "run", act=terminate, act_at=stop_at)
+    _, updates, weights = train(tmp_path / "run")
+    assert updates == 14 and torch.equal(weights, whole)
 
 
 def test_nothing_is_printed_to_stdout(tmp_path, capsys):

@@ -47,6 +47,7 @@ class StepsCallback(TrainerCallback):
         self._evaluations = Evaluations(trainer, trainer_session)
         self._exchange: GradientExchange | None = None
         self._update_started_at = 0.0
+        self._epoch: int | None = None
         self._is_epoch_over = self._is_save_requested = self._is_saved = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **__: Any) -> None:
@@ -62,10 +63,12 @@ class StepsCallback(TrainerCallback):
             # A recipe's trainer is made again. Several processes would have to divide their microbatches together.
             self._trainer.split_updates = SplitUpdates(self._trainer, self._trainer_session, self._seed_update)
         is_ended = self._trainer_session.state.is_ended(state.max_steps)
-        self._trainer_session.state.load_restored()
+        load_notes = self._trainer_session.state.load_restored()
         self._trainer_session.reports.begin(self._trainer)
         self._evaluations.begin()
         self._trainer_session.begin()
+        for note in load_notes:
+            session.record.note(note)
         if session.watch_trainer:
             session.watch_trainer(self._trainer)
         session.record.update = state.global_step
@@ -83,7 +86,8 @@ class StepsCallback(TrainerCallback):
         A sampler that uses one generator for all epochs (TRL 1.16, `RepeatSampler`) would start again with the first
         epoch's order after a resume.
         """
-        epoch = math.floor(state.epoch or 0.0)
+        # Data without a length may begin again at a fraction: the library takes the whole run for one epoch.
+        self._epoch = epoch = math.floor(state.epoch or 0.0) if self._epoch is None else self._epoch + 1
         seed_all(derive(args.seed, "epoch", epoch))
         if generator := find_order_generator(self._trainer):
             generator.manual_seed(derive(args.seed, "order", epoch))

@@ -54,6 +54,8 @@ def make_resuming_class(base: Any) -> Any:
     class Resuming(base):  # type: ignore[misc]
         max_updates: int | None = None
         """The run ends after this many updates if its epochs have more."""
+        continues_repeated_data = hasattr(base, "_init_training_state")
+        """Whether data without a length that has begun again continues where it was."""
 
         def set_initial_training_values(self, *args: Any, **kwargs: Any) -> Any:
             """Return the numbers of updates and epochs, the schedule's total among them."""
@@ -62,6 +64,19 @@ def make_resuming_class(base: Any) -> Any:
                 return values
             self.args.max_steps = self.max_updates
             return super().set_initial_training_values(*args, **kwargs)
+
+        def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
+            """Return the epochs and the microbatches of the present one that a continued run skips.
+
+            For data without a length the library takes all updates of the run for one epoch, and skips none of the
+            later ones when such data ends earlier and is begun again.
+            """
+            skipped: tuple[int, int] = super()._init_training_state(*args, **kwargs)
+            microbatches = self.microbatches_of_saved_epoch()
+            if microbatches is None or hasattr(self.train_dataset, "__len__"):
+                return skipped
+            epoch = self.state.epoch or 0.0
+            return int(epoch), round((epoch - int(epoch)) * microbatches)
 
         def _load_from_checkpoint(self, *_: Any, **__: Any) -> None:
             """Load nothing: the weights are restored together with the rest of the state."""

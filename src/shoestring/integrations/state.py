@@ -14,7 +14,9 @@ import torch
 
 from shoestring.base.errors import CheckpointError, UsageError
 from shoestring.base.reading import COUNT, find_problems, number
+from shoestring.integrations.learning import Learning
 from shoestring.integrations.private_parts import pack_accumulated, restore_accumulated
+from shoestring.integrations.unsaved_state import UnsavedState
 from shoestring.recipe.parts import Parts
 from shoestring.techniques import checkpointing, eightbit, memory_format
 from shoestring.techniques.fallbacks import Limits, Sizes, least_micro_batch
@@ -32,6 +34,11 @@ if TYPE_CHECKING:
 
 _ROUNDING = 1e-6
 """More than the rounding of a trainer's epochs, which are sums of fractions, and less than an update's share of one."""
+_UNSAVED = (
+    "these values have changed since the session began, and no checkpoint contains them: {}. A resumed run begins "
+    "again with their first values, so it may learn something else if learning depends on them. Compute them from the "
+    "number of the update (state.global_step), or save them in a callback that is an ExportableState"
+)
 _SECTIONS = {"model", "optimizer", "scheduler", "scaler", "trainer"}
 
 
@@ -60,10 +67,16 @@ class LibraryState:
     fully_sharded: FullySharded | None = None
     processes: Processes = ONE_PROCESS
     """The processes that train together."""
+    learning: Learning | None = None
+    """What decides learning in a script's run; a recipe's file and settings decide it otherwise."""
+    report: Callable[[str], None] = lambda _: None
+    """Reports a note to the user."""
     loss_rules: tuple[str, ...] = ()
     """How the losses of a microbatch's parts may add up to its own (`splitting.RULES`); empty until it is measured."""
     _other_logs: Sequence[Mapping[str, Any]] = ()
     """The logs of the other processes, while the state is saved."""
+    _unsaved: UnsavedState | None = None
+    """The state of the script's own code, in its run."""
 
     @property
     def model(self) -> nn.Module:
@@ -113,12 +126,18 @@ class LibraryState:
             "loss_rules": list(self.loss_rules),
             **self._current_log(),
             "history": self.history,
+            **({"learning": self.learning.pack()} if self.learning else {}),
             **(self.averages.pack() if self.averages else {}),
         }
 
     @contextmanager
     def collected(self) -> Iterator[None]:
-        """Return a context in which the first process packs the logs of all of them: each sums its own losses."""
+        """Return a context in which the first process packs the logs of all of them: each sums its own losses.
+
+        It is entered where the state is saved. What is not saved with it is reported.
+        """
+        if self._unsaved and (changes := self._unsaved.changes()):
+            self.report(_UNSAVED.format("; ".join(changes)))
         self._other_logs = self.processes.collect(lambda: self._current_log()["log"])
         try:
             yield
@@ -156,7 +175,9 @@ class LibraryState:
         saved = self.restored.get("trainer", {})
         control = (saved.get("stateful_callbacks") or {}).get("TrainerControl", {})
         is_stopped = control.get("args", {}).get("should_training_stop", False)
-        return bool(is_stopped and saved["max_steps"] == total_updates)
+        return bool(saved) and bool(
+            saved["global_step"] >= total_updates > 0 or (is_stopped and saved["max_steps"] == total_updates)
+        )
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Store the sections until the trainer has created its optimizer; then `load_restored` loads them.
@@ -173,17 +194,19 @@ class LibraryState:
         rules = saved.get("loss_rules")
         self.loss_rules = tuple(rule for rule in rules if isinstance(rule, str)) if isinstance(rules, list) else ()
 
-    def load_restored(self) -> None:
+    def load_restored(self) -> list[str]:
         """Load the restored sections, if any, into model, optimizer, schedule, loss scale, callbacks and log.
 
-        Raises CheckpointError if they belong to another model or optimizer.
+        Returns notes for the user. Raises CheckpointError if they belong to another model or optimizer, and UsageError
+        if what decides learning has changed without permission.
         """
         log = self.restored.get("log", {})
         logs = [log, *log.get("others", [])]
         restore_accumulated(self.trainer, logs[self.processes.number] if self.processes.number < len(logs) else log)
         self.averages = AveragedWeights(self.model, self.ema) if self.ema is not None else None
+        self._unsaved = UnsavedState(self.trainer) if self.learning else None
         if not self.restored:
-            return
+            return self.learning.load({}) if self.learning else []
         trainer, saved = self.trainer, self.restored
         optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)  # that in Accelerate's wrapper
         if self.fully_sharded:
@@ -198,8 +221,13 @@ class LibraryState:
         try:
             # Copied, because a file's pages are not aligned like torch's allocations, and vectorized code may round the
             # ends of an unaligned tensor differently.
-            eightbit.load_states(optimizer, _cloned(memory_format.with_strides(saved["optimizer"], optimizer)))
-            trainer.lr_scheduler.load_state_dict(saved["scheduler"])
+            saved = {**saved, "optimizer": _cloned(memory_format.with_strides(saved["optimizer"], optimizer))}
+            if self.learning:
+                load_notes = self.learning.load(saved)
+            else:
+                load_notes = []
+                eightbit.load_states(optimizer, saved["optimizer"])
+                trainer.lr_scheduler.load_state_dict(saved["scheduler"])
             if trainer.accelerator.scaler and saved["scaler"]:
                 trainer.accelerator.scaler.load_state_dict(saved["scaler"])
         except (RuntimeError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
@@ -210,6 +238,7 @@ class LibraryState:
         if self.is_ended(trainer.state.max_steps):  # no update follows that would set the mode
             trainer.model.train(saved.get("log", {}).get("training", True))
         self.restored = {}
+        return load_notes
 
     def limits(self) -> Limits:
         return Limits(

@@ -40,6 +40,7 @@ from shoestring.integrations.environment import (
     processes_fact,
     script_environment,
 )
+from shoestring.integrations.learning import Learning
 from shoestring.integrations.processes import joined, leaving_after_lost_peer
 from shoestring.integrations.session import TrainerSession
 from shoestring.integrations.splitting import make_splitting_class
@@ -51,6 +52,7 @@ from shoestring.techniques.fallbacks import Sizes
 from shoestring.training.checkpoint.divided import whole
 from shoestring.training.checkpoint.trained import frozen_digest
 from shoestring.training.engine.determinism import deterministic
+from shoestring.training.engine.environment import differences
 from shoestring.training.engine.parallel.fully_sharded import FullySharded, shard
 from shoestring.training.engine.parallel.ranks import Ranks
 from shoestring.training.engine.precision import mixed_precision
@@ -61,6 +63,7 @@ from shoestring.training.request import SessionRequest
 from shoestring.training.run_directory.directory import RunDirectory
 from shoestring.training.run_directory.stored import StoredPlan
 from shoestring.training.run_store import open_store, run_saver
+from shoestring.training.saving import saved_environment
 from shoestring.training.session.stop import SessionOver, Stop, session
 from shoestring.training.training_session import TrainingSession
 
@@ -69,6 +72,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="Trainer")
 
+_REPEATED_DATA = (
+    "the data has no length, so if it has ended and begun again in this run, this version of transformers continues at "
+    "its start instead of where it was; give it a length, or install transformers 5.23"
+)
 _ARGUMENTS_OF_TRAIN = ("resume_from_checkpoint", "trial", "ignore_keys_for_eval")
 
 
@@ -143,6 +150,7 @@ def surviving(
     keep_checkpoints: int = 2,
     allocator: Literal["segments", "expandable"] = "segments",
     allow_inexact: bool = False,
+    extend: bool = False,
     exit_when_paused: bool = True,
     backup: Path | str | None = None,
     from_url: Path | str | None = None,
@@ -154,8 +162,12 @@ def surviving(
     `save_every_seconds` (by default 600, or less if saving is cheap), the newest `keep_checkpoints` (at least 2) are
     kept, and the run's directory takes at most `disk_bytes`. With `allocator="expandable"` CUDA's allocator has
     expandable segments, in which samples of different lengths leave no blocks that later ones do not fit; a note
-    recommends it where they do. A run continues with the same hardware, versions and
-    arguments bit for bit, and with others only if `allow_inexact`. None means no limit.
+    recommends it where they do. None means no limit.
+
+    A run continues bit for bit with the same hardware, versions, model, data and arguments. A change of anything that
+    decides learning is an error that names it, unless `allow_inexact`: from the next update on the new values have the
+    effect that they have in a run of their own. With `extend` the run may have more updates than before (`max_steps`,
+    `num_train_epochs`); its learning rate is then that of a run of the new length from the next update on.
 
     Each checkpoint is copied to the folder or URL `backup` in the background, and the end of the context waits for the
     last copy, as `shoestring.train` does. If there is no run in `run`, the newest copy in `from_url` is restored first,
@@ -198,7 +210,8 @@ def surviving(
                     allow_inexact=allow_inexact,
                     ranks=group,
                 )
-                return _script_session(request, record, trainer, resumable)
+                learning = Learning(trainer, allow_inexact=allow_inexact, extend=extend)
+                return _script_session(request, record, learning, trainer, resumable)
 
             def record_end() -> None:
                 if resumable.trainer_session.is_set and not record.is_ended:
@@ -253,7 +266,7 @@ def _record(directory: RunDirectory, stop: Stop, processes: Processes) -> Record
 
 
 def _script_session(
-    request: SessionRequest, record: Record, trainer: Any, resumable: ResumableTrainer
+    request: SessionRequest, record: Record, learning: Learning, trainer: Any, resumable: ResumableTrainer
 ) -> TrainingSession:
     """Return the session of a script's trainer, restored from the run's newest checkpoint."""
     micro_batch = trainer.args.per_device_train_batch_size
@@ -262,6 +275,8 @@ def _script_session(
         mixed_precision=mixed_precision("fp32", request.device),
         sizes=Sizes(requested=f"micro_batch={micro_batch}", micro_batch=micro_batch),
         processes=request.processes,
+        learning=learning,
+        report=record.note,
     )
     facts = {
         **library_versions(),
@@ -270,6 +285,13 @@ def _script_session(
         "frozen weights": frozen_digest(state.model),
     }
     store, restored = open_store(request, record, request.processes)
+    changes = []
+    if restored:
+        changed_environment = differences(saved_environment(restored), facts)
+        other_libraries = any(line.partition(":")[0] in library_versions() for line in changed_environment)
+        changes = learning.require_same(restored.state, changed_environment, other_libraries=other_libraries)
+        if not hasattr(trainer.train_dataset, "__len__") and not getattr(trainer, "continues_repeated_data", False):
+            changes.append(_REPEATED_DATA)
     saver = run_saver(request, record, store, facts, writers=request.processes)
     saver.restore(state, allow_inexact=request.allow_inexact, restored=restored)
     return TrainingSession(
@@ -278,7 +300,7 @@ def _script_session(
         state=state,
         saver=saver,
         reports=resumable.trainer_session.reports,
-        notes=tuple(notes(trainer.args, request.settings)),
+        notes=(*notes(trainer.args, request.settings), *changes),
     )
 
 
@@ -341,6 +363,13 @@ def _make_resumable_class(base: type[T], resumable: ResumableTrainer) -> type[T]
 
         def is_run_ended(self, total_updates: int) -> bool:
             return resumable.trainer_session.state.is_ended(total_updates)
+
+        def microbatches_of_saved_epoch(self) -> int | None:
+            """Return how many microbatches the library has counted as an epoch of data without a length; None if no
+            checkpoint is restored.
+            """
+            saved = resumable.trainer_session.state.restored.get("trainer")
+            return saved["max_steps"] * self.args.gradient_accumulation_steps if saved else None
 
         def save_run_checkpoint(self) -> None:
             self.steps_callback.request_save()

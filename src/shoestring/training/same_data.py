@@ -69,7 +69,7 @@ def _count(samples: Any) -> int | None:
 def _content(loaded: LoadedRecipe, samples: Any, workers: int | None) -> str | None:
     """Return a digest of the first, the middle and the last sample; None if they cannot be compared."""
     if getattr(samples, "shards", ()):
-        return _digest([samples.shards, getattr(samples, "names", None)])
+        return content_digest([samples.shards, getattr(samples, "names", None)])
     if not (count := _count(samples)):
         return None
     order = DataOrder.of(samples, effective_batch=loaded.effective_batch, seed=loaded.seed)
@@ -83,13 +83,13 @@ def _content(loaded: LoadedRecipe, samples: Any, workers: int | None) -> str | N
             ) as loader,
         ):
             for _ in range(2):
-                digests.add(_digest(loader.batches([indices], epoch=0)[0]))
+                digests.add(content_digest(loader.batches([indices], epoch=0)[0]))
     except Exception:  # noqa: BLE001  (what fails here fails in training, with the error for it)
         return None
     return digests.pop() if len(digests) == 1 else None
 
 
-def _digest(value: Any) -> str:
+def content_digest(value: Any) -> str:
     """Return a digest of tensors, arrays, numbers and text in any containers; other objects count by their tensors."""
     digest = hashlib.sha256()
     for content in _contents(value):
