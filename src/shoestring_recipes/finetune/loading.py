@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoestring.base.units import plural
-from shoestring_recipes.finetune import synthetic
+from shoestring_recipes.finetune import synthetic, vocabulary
 from shoestring_recipes.finetune.data import read_parts
 from shoestring_recipes.finetune.inspection import Inspection, inspect, require_learnable
+from shoestring_recipes.finetune.interface import Interface
 from shoestring_recipes.finetune.options import Options
 from shoestring_recipes.finetune.rendering import Renderer
 from shoestring_recipes.finetune.rows import Row, RowParts
@@ -32,20 +33,27 @@ class Data:
             require_learnable(self.inspection)
 
 
-def load_data(options: Options, renderer: Callable[[], Renderer]) -> Data:
+def load_data(options: Options, renderer: Callable[[], Renderer], interface: Callable[[], Interface]) -> Data:
     """Return the samples of the option `data`, without those in which nothing is learned.
 
-    Raises DataError for unusable rows. Whether the model would learn to stop is a result, `inspection`.
+    Raises DataError for unusable rows, and UsageError for tokens of which the model has no embedding. Whether the model
+    would learn to stop is a result, `inspection`.
     """
     parts = _rows(options)
     built = renderer()
     train, validation = (_render(built, rows, options.method) for rows in (parts.train, parts.validation))
+    vocabulary_notes = vocabulary.require_rows((*train, *validation), interface())
     inspection = inspect(train, built, parts.train)
     return Data(
         train=_learnable(train, parts.train),
         validation=_learnable(validation, parts.validation),
         inspection=inspection,
-        notes=(*parts.notes, *_chat_notes(built, (*parts.train, *parts.validation)), *inspection.notes),
+        notes=(
+            *parts.notes,
+            *_chat_notes(built, (*parts.train, *parts.validation)),
+            *vocabulary_notes,
+            *inspection.notes,
+        ),
     )
 
 
