@@ -17,7 +17,8 @@ import logging
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -73,13 +74,23 @@ def main() -> None:
 
 def _architectures() -> Iterator[tuple[str, Any, bool]]:
     """Yield the types of models, their classes, and whether these have a causal head: of others what `hf:` chooses."""
-    auto: Any = transformers.AutoModelForCausalLM
+    tables = ["AutoModelForCausalLM", *(table for tables in heads.TASKS.values() for table in tables)]
     for name, config_class in transformers.CONFIG_MAPPING.items():
-        model_class = auto._model_mapping.get(config_class, None)
-        chosen = model_class or next(iter(heads._classes(config_class()).values()), None)
-        chosen = chosen[0] if isinstance(chosen, tuple) else chosen
-        if chosen is not None and chosen.config_class in (None, config_class):  # others are the same under another name
-            yield name, chosen, model_class is not None
+        table, model_class = _class_of(config_class, tables)
+        # A class of another configuration is the same under another name.
+        if model_class is not None and model_class.config_class in (None, config_class):
+            yield name, model_class, table == tables[0]
+
+
+def _class_of(config_class: Any, tables: Sequence[str]) -> tuple[str, Any]:
+    """Return the first table that has the configuration, and the class of its model; None without one here."""
+    for table in tables:
+        with suppress(ImportError, RuntimeError):  # of a library that its code needs
+            model_class: Any = getattr(transformers, table)._model_mapping.get(config_class, None)
+            model_class = model_class[0] if isinstance(model_class, tuple) else model_class
+            if model_class is not None and hasattr(model_class, "config_class"):
+                return table, model_class
+    return "", None
 
 
 def _row(name: str, model_class: Any, *, is_causal: bool) -> dict[str, Any]:

@@ -58,6 +58,10 @@ def with_adapters(base: nn.Module, adaptation: Adaptation) -> nn.Module:
             raise lora_targets.cannot_be_used(base, adaptation, [str(error).partition("\n")[0]]) from error
     if adaptation.lora_experts != lora_targets.EARLIER:
         _require_targets(adapted, targets)
+    for module in adapted.modules():
+        if hasattr(module, "parameter_name"):
+            untyped_module: Any = module
+            untyped_module.get_param().is_parametrized = True
     if adaptation.lora_dtype == "bf16":
         # peft itself creates them in fp32, or in the type of the weights, which 4-bit weights do not have.
         for parameter in adapted.parameters():

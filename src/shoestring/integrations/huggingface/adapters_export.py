@@ -57,7 +57,10 @@ def _compute_with_tensors(model: Any, folder: Path, compute: Callable[[], list[T
     from peft import get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
 
     with quiet():
-        tensors = {name: weight.clone() for name, weight in get_peft_model_state_dict(model).items()}
+        tensors = {
+            name: weight.clone()
+            for name, weight in get_peft_model_state_dict(model, save_embedding_layers=False).items()
+        }
         saved = load_peft_weights(str(folder), device="cpu")
         if saved.keys() != tensors.keys():
             raise RunError(f"{folder} has not the tensors of the adapter", hint="this is a defect, please report it")
