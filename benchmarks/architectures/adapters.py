@@ -85,7 +85,7 @@ def _architectures() -> Iterator[tuple[str, Any, bool]]:
 def _class_of(config_class: Any, tables: Sequence[str]) -> tuple[str, Any]:
     """Return the first table that has the configuration, and the class of its model; None without one here."""
     for table in tables:
-        with suppress(ImportError, RuntimeError):  # of a library that its code needs
+        with suppress(ImportError, RuntimeError, ValueError):  # of a library that its code needs
             model_class: Any = getattr(transformers, table)._model_mapping.get(config_class, None)
             model_class = model_class[0] if isinstance(model_class, tuple) else model_class
             if model_class is not None and hasattr(model_class, "config_class"):
@@ -169,6 +169,8 @@ def _config(model_class: Any, limits: Mapping[str, int]) -> Any:
             value = getattr(part, name, None)
             if isinstance(value, int) and not isinstance(value, bool) and value > limit:
                 setattr(part, name, limit)
+        if (getattr(part, "pad_token_id", None) or 0) >= (getattr(part, "vocab_size", None) or 0):
+            part.pad_token_id = None
         layers = getattr(part, "num_hidden_layers", None)
         for name, value in vars(part).items():
             if "type" in name and isinstance(value, list) and isinstance(layers, int) and len(value) > layers:

@@ -130,7 +130,9 @@ def test_what_bypasses_adapters_is_left_out_of_a_preset(targets: str) -> None:
     assert adapted(model) == {"block.q_proj", "block.out_proj"}
     with pytest.raises(UsageError, match="cannot be used") as caught:
         lora.with_adapters(WithTower(), Adaptation(lora_r=2, lora_targets="out_proj"))
-    assert caught.value.problems == ("head.out_proj is inside torch's MultiheadAttention, which bypasses adapters",)
+    assert caught.value.problems == (
+        "head.out_proj is inside torch's MultiheadAttention or a fused kernel, which bypasses adapters",
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,6 +147,21 @@ def test_hint_has_values_that_can_be_used(targets: str, problem: str) -> None:
     assert caught.value.hint == f"{hint}k_proj,o_proj,q_proj,v_proj,gate_up_proj,down_proj"
     for value in ("attention", "mlp", "linear", caught.value.hint.removeprefix(hint)):
         lora.with_adapters(build("mixtral"), Adaptation(lora_r=2, lora_targets=value))
+
+
+@pytest.mark.parametrize(
+    ("kind", "without"),
+    [("mamba", {"mixer.out_proj", "mixer.x_proj"}), ("mamba2", {"mixer.out_proj"}), ("phimoe", {"mlp.router"})],
+)
+def test_layers_whose_adapter_would_not_be_computed_have_none(kind: str, without: set[str]) -> None:
+    """Weights that fused kernels read, and a router, which has more results than a product."""
+    changes = {"hidden_size": 64, "num_heads": 8, "head_dim": 16} if kind == "mamba2" else {}
+    model = lora.with_adapters(build(kind, **changes), Adaptation(lora_r=2, lora_targets="linear"))
+    weights = {
+        re.sub(r"^\w+\.layers\.\d+\.", "", weight.name).removesuffix(".weight") for weight in lora._weights(model)
+    }
+    names = {re.sub(r"^\w+\.layers\.\d+\.", "", name) for name in adapted(model)}
+    assert weights >= without and not names & without and names
 
 
 @pytest.mark.parametrize("changes", [{"lora_dropout": 0.1}, {"lora_dora": True}])

@@ -84,15 +84,15 @@ def shares(model: nn.Module) -> Shares:
     """Return which share of the weights of an adapted model's blocks has adapters."""
     blocks = [weight for weight in _weights(model) if not weight.is_embedding]
     total = max(1, sum(weight.count for weight in blocks))
-    others: dict[str, int] = {}
+    unadapted: dict[str, int] = {}
     for weight in blocks:
         if not weight.is_adapted:
             ending = _short(weight.name.removesuffix(".weight"), 2)
-            others[ending] = others.get(ending, 0) + weight.count
-    largest = sorted(others, key=lambda name: -others[name])[:_LISTED]
+            unadapted[ending] = unadapted.get(ending, 0) + weight.count
+    largest = sorted(unadapted, key=lambda name: -unadapted[name])[:_LISTED]
     return Shares(
         adapted=sum(weight.count for weight in blocks if weight.is_adapted) / total,
-        without={name: others[name] / total for name in largest},
+        without={name: unadapted[name] / total for name in largest},
     )
 
 

@@ -6,8 +6,12 @@ no linear layer.
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from torch import nn
@@ -28,6 +32,7 @@ _MLP = (
 )
 """Names of the linear layers between attentions."""
 _NAMES = {"attention": _ATTENTION, "mlp": _MLP}
+_READ_WEIGHT = re.compile(r"self\.(\w+)\.weight\b(?!\.(?:dtype|device|shape|size|ndim))")
 _MOST_NAMES = 8
 """Of a model in a hint."""
 _STACKED_NAMES = {"gate_up_proj": ({"gate_proj", "up_proj"}, {"w1", "w3"}), "down_proj": ({"w2"},)}
@@ -88,7 +93,7 @@ def _find(base: nn.Module, adaptation: Adaptation) -> tuple[Targets, list[str]]:
             if (setting == "linear" or _ending(name) in _NAMES[setting]) and not _matches_any(name, heads)
         }
         experts = [name for name in stacks if setting == "linear" or (setting == "attention") == _is_attention(name)]
-        bypassing = named.intersection(_bypassing(base))
+        bypassing = named.intersection([*_bypassing(base), *_reading_weights(base)])
         # What bypasses adapters is left out, unless there is nothing else.
         problems = [] if named - bypassing or experts else [_bypass_problem(name) for name in sorted(bypassing)]
         endings = {_ending(name) for name in named - bypassing}
@@ -123,9 +128,15 @@ def linear_layers(base: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield the names of all linear layers but the head, and the layers: those of torch, GPT-2's, and packed ones."""
     head = _head(base)
     for name, module in base.named_modules():
-        has_sizes = hasattr(module, "in_features") and hasattr(module, "out_features")
-        if module is not head and (has_sizes or is_transposed(module)):
+        if module is not head and (is_transposed(module) or _is_linear(module)) and ".lora_" not in name:
             yield name, module
+
+
+def _is_linear(module: nn.Module) -> bool:
+    """Return whether a module computes a product alone: not a router, which is one with more results in some models."""
+    if not isinstance(module, nn.Linear):
+        return False
+    return type(module).forward is nn.Linear.forward or not module.weight.is_floating_point()
 
 
 def _head(base: nn.Module) -> Any:
@@ -137,7 +148,13 @@ def _earlier(base: nn.Module, setting: str) -> Targets:
     """Return the targets of runs that were stored before experts could be adapted, by endings alone."""
     existing = {_ending(name) for name, _ in base.named_modules()}
     if setting == "linear":
-        endings = sorted({_ending(name) for name, layer in linear_layers(base) if not is_transposed(layer)})
+        head = _head(base)
+        endings = sorted(
+            _ending(name)
+            for name, module in base.named_modules()
+            if module is not head and hasattr(module, "in_features") and hasattr(module, "out_features")
+        )
+        endings = list(dict.fromkeys(endings))
     elif setting in PRESETS:
         endings = [name for name in _NAMES[setting] if name in existing]
     else:
@@ -158,7 +175,7 @@ def cannot_be_used(base: nn.Module, adaptation: Adaptation, problems: Sequence[s
     usable, names = [], list[str]()
     for preset in PRESETS:
         targets, preset_problems = _find(base, replace(adaptation, lora_targets=preset))
-        if not preset_problems and (targets.layers or targets.experts):
+        if preset != adaptation.lora_targets and not preset_problems and (targets.layers or targets.experts):
             usable.append(preset)
             names = [*targets.endings, *map(_ending, targets.experts)]
     hint = "this model has no linear layers for adapters: without lora_r all weights are trained"
@@ -176,8 +193,26 @@ def _bypassing(base: nn.Module) -> Iterator[str]:
                 yield f"{parent_name}.{name}".removeprefix(".")
 
 
+def _reading_weights(base: nn.Module) -> Iterator[str]:
+    """Yield the names of layers whose weight is read by their parent, as by the fused kernels of Mamba's blocks, which
+    then compute without an adapter."""
+    for parent_name, parent in base.named_modules():
+        names = _names_of_read_weights(type(parent))
+        for name, _ in parent.named_children():
+            if name in names:
+                yield f"{parent_name}.{name}".removeprefix(".")
+
+
+@cache
+def _names_of_read_weights(module_class: type[nn.Module]) -> frozenset[str]:
+    """Return the names of the layers of which the code of a class reads the weight, and not only its type or size."""
+    with suppress(OSError, TypeError):  # a class without a file
+        return frozenset(_READ_WEIGHT.findall(inspect.getsource(module_class)))
+    return frozenset()
+
+
 def _bypass_problem(name: str) -> str:
-    return f"{name} is inside torch's MultiheadAttention, which bypasses adapters"
+    return f"{name} is inside torch's MultiheadAttention or a fused kernel, which bypasses adapters"
 
 
 def _is_attention(name: str) -> bool:
