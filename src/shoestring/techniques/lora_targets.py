@@ -11,7 +11,6 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 from torch import nn
@@ -196,14 +195,16 @@ def _bypassing(base: nn.Module) -> Iterator[str]:
 def _reading_weights(base: nn.Module) -> Iterator[str]:
     """Yield the names of layers whose weight is read by their parent, as by the fused kernels of Mamba's blocks, which
     then compute without an adapter."""
+    names_of: dict[type[nn.Module], frozenset[str]] = {}
     for parent_name, parent in base.named_modules():
-        names = _names_of_read_weights(type(parent))
+        parent_class = type(parent)
+        if parent_class not in names_of:
+            names_of[parent_class] = _names_of_read_weights(parent_class)
         for name, _ in parent.named_children():
-            if name in names:
+            if name in names_of[parent_class]:
                 yield f"{parent_name}.{name}".removeprefix(".")
 
 
-@cache
 def _names_of_read_weights(module_class: type[nn.Module]) -> frozenset[str]:
     """Return the names of the layers of which the code of a class reads the weight, and not only its type or size."""
     with suppress(OSError, TypeError):  # a class without a file

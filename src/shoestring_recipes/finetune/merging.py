@@ -166,7 +166,7 @@ def _merged_parameters(layer: Any, adapter: str, dtype: torch.dtype, name: str) 
     """Return the module around whose parameters, such as stacked experts, peft has put `layer`: one for each parameter,
     one inside the other."""
     base: nn.Module = layer.get_base_layer()
-    while layer is not base:
+    while id(layer) != id(base):
         weight: nn.Parameter = getattr(base, layer.parameter_name)
         weight.data = weight.data.float()  # the change then has this type as well
         weight.data = _rounded(weight.data + layer.get_delta_weight(adapter).float(), dtype, name)
