@@ -266,6 +266,11 @@ BENCHMARKS = (
         _MEASUREMENTS,
     ),
     _benchmark(
+        "adapters",
+        "Which weights of each architecture of transformers have LoRA's adapters?",
+        "benchmarks/architectures/adapters.py OUT",
+    ),
+    _benchmark(
         "claims",
         "What do the plans and estimates answer that the pages quote?",
         "-m benchmarks.claims --json OUT",

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from benchmarks.catalogue import ROOT
 from benchmarks.tables import (
     accuracy,
+    adapters,
     benchmarks,
     claims,
     engine,
@@ -27,6 +28,10 @@ _TABLE = re.compile(
 )
 
 TABLES: dict[str, Callable[[], str]] = {
+    "adapters_causal": adapters.causal,
+    "adapters_counts": adapters.counts,
+    "adapters_not_built": adapters.not_built,
+    "adapters_others": adapters.others,
     "memory": accuracy.memory,
     "time": accuracy.time,
     "time_held_out": accuracy.time_held_out,

@@ -20,7 +20,7 @@ from shoestring.recipe.absent_data import split_values
 from shoestring.recipe.dataset_paths import DatasetPath, require_no_local_paths, split_dataset_paths
 from shoestring.recipe.installed import InstalledRecipe, Package
 from shoestring.recipe.near_misses import require_no_near_misses
-from shoestring.recipe.options import LoadedRecipe, option_fields, own_fields, size_defaults, with_defaults
+from shoestring.recipe.options import BEFORE, LoadedRecipe, option_fields, own_fields, size_defaults, with_defaults
 from shoestring.recipe.source import RecipeSource
 
 HUGGING_FACE = "hf:"
@@ -133,8 +133,8 @@ def choose(
 ) -> tuple[LoadedRecipe, Settings]:
     """Return a recipe and settings with `values`, each of which is a recipe's option or a setting.
 
-    In `stored` values an option that is missing did not exist when they were stored: the defaults of a size, which may
-    be newer, do not apply to it.
+    In `stored` values an option that is missing did not exist when they were stored: it has the value of `BEFORE`, and
+    the defaults of a size, which may be newer, do not apply to it.
 
     Raises UsageError that lists every unknown name and invalid value.
     """
@@ -143,8 +143,8 @@ def choose(
     loaded = find(reference)
     options, settings = option_fields(loaded), config.fields(Settings)
     chosen = config.read(values, {**options, **settings}, f"options or settings of {loaded.name}")
-    if not stored:
-        chosen = {**size_defaults(loaded, chosen), **chosen}
+    earlier = {name: value for name, value in BEFORE.items() if name in options}
+    chosen = {**(earlier if stored else size_defaults(loaded, chosen)), **chosen}
     with recipe_errors(f"{loaded.name} does not accept its options"):
         loaded = loaded.replace(**{name: value for name, value in chosen.items() if name in options})
     chosen_settings = Settings(**{name: value for name, value in chosen.items() if name in settings})

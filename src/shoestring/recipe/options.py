@@ -60,6 +60,14 @@ class Adaptation:
         "modules with adapters: attention, mlp, linear (every linear layer but the head), or a comma-separated list of "
         "name endings",
     ] = "attention"
+    lora_experts: Annotated[
+        Literal["yes", "no", "peft"],
+        "adapters for a mixture's experts that are stacked in one parameter, where lora_targets names them (mlp, "
+        "linear, name endings); peft: what peft makes of the names of linear layers",
+    ] = "yes"
+    """An adapter of stacked experts is added to their weights in each forward, which takes the memory of one block's
+    experts, and keeps them for backward unless there is activation checkpointing. `peft` is what runs of earlier
+    versions have: their adapters keep their names."""
     lora_dropout: Annotated[float, "dropout of the adapters' inputs"] = 0.0
     lora_rslora: Annotated[bool, "LoRA's scale divided by the square root of the rank, not by the rank (rsLoRA)"] = (
         False
@@ -101,10 +109,13 @@ class Adaptation:
 
 
 _ADAPTER_OPTIONS = (
-    *("lora_r", "lora_alpha", "lora_targets", "lora_dropout", "lora_rslora", "lora_dora", "lora_dtype"),
+    *("lora_r", "lora_alpha", "lora_targets", "lora_experts", "lora_dropout", "lora_rslora", "lora_dora", "lora_dtype"),
     *("quantization", "unquantized", "double_quantization"),
 )
 """Hidden for a recipe with its own option `lora_r`, which adds its adapters itself."""
+
+BEFORE: Mapping[str, str] = {"lora_experts": "peft"}
+"""The options that did not exist when some runs were stored, with the values by which these runs stay as they are."""
 
 _NEWER = ("max_updates", "ema")
 """Options whose names a recipe may have used for a method or a model of its own before they were options."""

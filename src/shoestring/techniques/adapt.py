@@ -66,8 +66,12 @@ def _adapt(base: nn.Module, adaptation: Adaptation, make_layer: nf4.MakeLayer, k
 
 
 def notes(model: nn.Module, loaded: LoadedRecipe) -> list[str]:
-    """Return what the adaptations do not reach in the adapted model."""
-    return nf4.notes(model) if loaded.adaptation.quantization == "nf4" else []
+    """Return what the adaptations reach in the adapted model, and what they do not."""
+    adaptation = loaded.adaptation
+    return [
+        *(nf4.notes(model) if adaptation.quantization == "nf4" else []),
+        *(lora.notes(model, adaptation) if hasattr(model, "peft_config") else []),
+    ]
 
 
 def optimizer(loaded: LoadedRecipe, model: nn.Module) -> Optimizer:

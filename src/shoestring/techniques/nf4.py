@@ -38,7 +38,7 @@ class Nf4Linear(nn.Linear):
         """Replace `original`, an `nn.Linear` or GPT-2's transposed layer, with the same shape and its bias."""
         nn.Module.__init__(self)
         shape: tuple[int, int] = tuple(original.weight.shape)
-        self.out_features, self.in_features = shape[::-1] if _is_transposed(original) else shape
+        self.out_features, self.in_features = shape[::-1] if is_transposed(original) else shape
         self.compute = compute
         self.unpacked: torch.dtype = original.weight.dtype
         """The type of the weight on the device before it is packed there."""
@@ -89,7 +89,7 @@ def real_layer(original: Any, compute: torch.dtype, double: bool) -> nn.Module:
     from bitsandbytes.nn import Linear4bit, Params4bit
 
     weight = original.weight.detach()
-    weight = weight.T.contiguous() if _is_transposed(original) else weight
+    weight = weight.T.contiguous() if is_transposed(original) else weight
     outputs, inputs = weight.shape
     # On the meta device no random numbers are drawn for the initial weight, which is replaced.
     layer: Any = Linear4bit(inputs, outputs, bias=False, compute_dtype=compute, device="meta")
@@ -120,7 +120,7 @@ def quantize(
         (parent, name, layer)
         for parent in model.modules()
         for name, layer in parent.named_children()
-        if (type(layer) is nn.Linear or _is_transposed(layer)) and layer is not output
+        if (type(layer) is nn.Linear or is_transposed(layer)) and layer is not output
     ]
     if not layers:
         raise UsageError("quantization=nf4: the model has no linear layers besides its output layer")
@@ -204,7 +204,7 @@ def _load_scales(
             setattr(owner, attribute, saved.to(own.device, copy=True))
 
 
-def _is_transposed(layer: nn.Module) -> bool:
+def is_transposed(layer: nn.Module) -> bool:
     """Return whether the layer is GPT-2's `Conv1D`, which only exists if transformers is loaded."""
     loaded: Any = sys.modules.get("transformers.pytorch_utils")
     return loaded is not None and type(layer) is loaded.Conv1D

@@ -7,7 +7,7 @@ from shoestring.recipe.optimizers import BuiltScheduler
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts.evaluation import Evaluation
 from shoestring.recipe.whole_batch import last_batch_notes
-from shoestring.techniques import autotuning
+from shoestring.techniques import adapt, autotuning
 from shoestring.techniques.norms import trains_batch_norm
 from shoestring.training.engine import precision
 from shoestring.training.engine.state import TrainingState
@@ -23,6 +23,7 @@ def engine_notes(request: SessionRequest, state: TrainingState) -> list[str]:
             f"BatchNorm computes its statistics over each microbatch of {micro_batch}, not over the effective batch of "
             f"{loaded.effective_batch}: training with another microbatch would differ slightly"
         )
+    notes += adapt.notes(state.model, loaded)
     if settings.cudnn_benchmark and not autotuning.uses_cudnn_benchmark(settings, loaded.parts):
         notes.append(autotuning.NOTE)
     notes += [_scheduler_note(item) for item in (state.schedulers.schedulers if state.schedulers else ())]

@@ -79,11 +79,12 @@ class Finetune(EvaluatesBatches):
     def model(self) -> nn.Module:
         """Return the model in the type of its files, or with random weights. Raises UsageError if it cannot be read."""
         require(EXTRA, "transformers", "peft")
-        from shoestring_recipes.finetune import building
+        from shoestring_recipes.finetune import building, vocabulary
 
         if self.options.model is None:
             return building.build_random(self._interface_of_model().config)
-        return building.load_model(building.find_source(self.options, weights=True))
+        rows = vocabulary.rows_of(self._interface_of_model().config) if self.options.enlarge_vocabulary else None
+        return building.load_model(building.find_source(self.options, weights=True), rows=rows)
 
     def skeleton(self) -> nn.Module:
         """Return the model of the run's configuration without its weights."""
@@ -328,6 +329,7 @@ class Finetune(EvaluatesBatches):
             adapted=True,
             tokenizer=lambda: self._interface_of_model().tokenizer,
             source=options.model,
+            is_enlarged=options.enlarge_vocabulary,
             gguf_type=options.gguf_type,
         )
 
@@ -361,7 +363,7 @@ class Finetune(EvaluatesBatches):
             require(EXTRA, "transformers")
             from shoestring_recipes.finetune.loading import load_data
 
-            self._data = load_data(self.options, self._renderer)
+            self._data = load_data(self.options, self._renderer, self._interface_of_model)
         return self._data
 
     def _interface_of_model(self) -> Interface:

@@ -16,6 +16,7 @@ from shoestring.base.reading import regular_file_size
 from shoestring.integrations.huggingface import Options as ModelOptions
 from shoestring.integrations.huggingface import attention, configuration, pretrained
 from shoestring.integrations.huggingface.build import choose_attention, fix_random_parts
+from shoestring_recipes.finetune import vocabulary
 from shoestring_recipes.finetune.options import Options
 
 _GGUF = ".gguf"
@@ -85,15 +86,18 @@ def load_tokenizer(source: Source) -> Any:
         return transformers.AutoTokenizer.from_pretrained(source.folder, **source.arguments)
 
 
-def load_model(source: Source) -> nn.Module:
-    """Return the model with its weights in their stored type. Raises UsageError if some are missing."""
+def load_model(source: Source, *, rows: int | None = None) -> nn.Module:
+    """Return the model with its weights in their stored type, enlarged to `rows` of its embedding if that has fewer.
+
+    Raises UsageError if some weights are missing.
+    """
     config = read_configuration(source)
     model_class = _model_class(config, source.label)
     attention.register()
     arguments = {**source.arguments, "attn_implementation": choose_attention(model_class, config, ModelOptions())}
     with pretrained.reading(source.label), warnings.catch_warnings(action="ignore"):
         if pretrained.is_planned():
-            return build_random(config)
+            return build_random(vocabulary.with_rows(config, rows), stored_rows=vocabulary.rows_of(config))
         if source.gguf:  # dequantized; its stored type has fewer bits than any that torch computes in
             model = model_class.from_pretrained(source.folder, dtype=torch.float32, **arguments)
             missing: list[str] = []
@@ -105,7 +109,7 @@ def load_model(source: Source) -> nn.Module:
             f"{source.label} lacks {len(missing)} of the weights, for example {missing[0]}; they would be random",
             hint="give the complete weights of a causal language model",
         )
-    return _prepared(model)
+    return vocabulary.enlarge(_prepared(model), rows)
 
 
 def read_generation_config(source: Source) -> Any:
@@ -138,12 +142,16 @@ def separates_samples(config: Any) -> bool:
     )
 
 
-def build_random(config: Any) -> nn.Module:
-    """Return the model of a configuration with random weights, in the type of its files."""
+def build_random(config: Any, *, stored_rows: int | None = None) -> nn.Module:
+    """Return the model of a configuration with random weights, in the type of its files.
+
+    `stored_rows` is the number of rows that its embedding has without those that are added.
+    """
     model_class = _model_class(config, "the configuration")
     attention.register()
     implementation = choose_attention(model_class, config, ModelOptions())
-    return _prepared(model_class._from_config(config, dtype=_stored_type(config), attn_implementation=implementation))
+    model = model_class._from_config(config, dtype=_stored_type(config), attn_implementation=implementation)
+    return vocabulary.mark_added(_prepared(model), stored_rows)
 
 
 def _prepared(model: Any) -> nn.Module:

@@ -52,6 +52,9 @@ del inputs["{_KINDS}"]  # the tokenizer returns them, but the model was trained 
 _ADAPTER = """\
 model = AutoModelForCausalLM.from_pretrained("{base}", dtype="auto")
 model = PeftModel.from_pretrained(model, ".").eval()"""
+_ENLARGED = """
+model.resize_token_embeddings({rows})  # the adapter has the weights of the added tokens
+model = PeftModel"""
 _MERGED = 'model = AutoModelForCausalLM.from_pretrained(".", dtype="auto").eval()'
 _GGUF = 'model = AutoModelForCausalLM.from_pretrained(".", gguf_file="{file}").eval()'
 _GGUF_WITH_CONFIG = """\
@@ -65,7 +68,7 @@ def bytes_of(format_: str, model: nn.Module, *, source: Path | str | None = None
     Only shapes and dtypes are read: the model may be on the meta device or simulated.
     """
     if format_ == "adapter":
-        trained = (".lora_", ".modules_to_save.")
+        trained = (".lora_", ".modules_to_save.", ".trainable_tokens_delta.")
         written = sum(
             weight.nbytes for name, weight in model.named_parameters() if any(map(name.__contains__, trained))
         )
@@ -77,7 +80,13 @@ def bytes_of(format_: str, model: nn.Module, *, source: Path | str | None = None
 
 
 def write_adapter(
-    model: Any, folder: Path, samples: Sequence[Sequence[Any]], *, tokenizer: Any, source: Path | str | None
+    model: Any,
+    folder: Path,
+    samples: Sequence[Sequence[Any]],
+    *,
+    tokenizer: Any,
+    source: Path | str | None,
+    is_enlarged: bool = False,
 ) -> Exported:
     """Write the adapter as peft's folder, with the tokenizer; a base with random weights, which nobody has, too.
 
@@ -98,6 +107,9 @@ def write_adapter(
         if isinstance(source, Path):
             notes.append(f"Replace `{base}` by the path of your copy of the base, or by its name on the hub.")
     usage = _usage(tokenizer, _ADAPTER.format(base=base), "AutoModelForCausalLM, AutoTokenizer")
+    if is_enlarged and source is not None:
+        rows = merging.plain_base(model).get_input_embeddings().weight.shape[0]
+        usage = usage.replace("\nmodel = PeftModel", _ENLARGED.format(rows=rows))
     return Exported(
         compared=list(zip(expected, actual, strict=True)),
         usage=f"from peft import PeftModel\n{usage}",

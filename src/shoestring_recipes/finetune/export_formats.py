@@ -13,11 +13,17 @@ if TYPE_CHECKING:
 
 
 def formats(
-    *, adapted: bool, tokenizer: Callable[[], Any], source: Path | str | None, gguf_type: str = "F16"
+    *,
+    adapted: bool,
+    tokenizer: Callable[[], Any],
+    source: Path | str | None,
+    is_enlarged: bool = False,
+    gguf_type: str = "F16",
 ) -> dict[str, Format]:
     """Return the formats of a trained model: `merged` and `gguf`, and `adapter` if it is `adapted` by peft.
 
     `tokenizer` returns the tokenizer when it is needed, `source` is where the base's weights are from (None: random).
+    `is_enlarged` says that rows were added to its embedding.
     """
 
     def format_of(name: str, **options: Any) -> Format:
@@ -34,5 +40,5 @@ def formats(
 
         return Format(write=write, size=size, takes_adapters=True)
 
-    adapter_format = {"adapter": format_of("adapter", source=source)} if adapted else {}
+    adapter_format = {"adapter": format_of("adapter", source=source, is_enlarged=is_enlarged)} if adapted else {}
     return {**adapter_format, "merged": format_of("merged"), "gguf": format_of("gguf", gguf_type=gguf_type)}

@@ -12,7 +12,7 @@ from typing import Any
 from shoestring.base.errors import UsageError
 from shoestring.integrations.huggingface import configuration, pretrained
 from shoestring.integrations.huggingface.saving import quiet
-from shoestring_recipes.finetune import building, synthetic, tiny
+from shoestring_recipes.finetune import building, synthetic, tiny, vocabulary
 from shoestring_recipes.finetune.options import Options
 from shoestring_recipes.finetune.rendering import Renderer
 from shoestring_recipes.finetune.rows import Conversation
@@ -39,7 +39,8 @@ class Interface:
     @property
     def padding(self) -> int:
         """The token before shorter prompts of a batch, which the model does not see."""
-        return int(self.tokenizer.pad_token_id or 0)
+        token, rows = int(self.tokenizer.pad_token_id or 0), vocabulary.rows_of(self.config)
+        return token if rows is None or token < rows else 0
 
 
 def read_interface(options: Options) -> Interface:
@@ -55,6 +56,8 @@ def read_interface(options: Options) -> Interface:
     else:
         source = building.find_source(options)
         config, tokenizer = building.read_configuration(source), building.load_tokenizer(source)
+    if options.enlarge_vocabulary:
+        config = vocabulary.with_rows(config, vocabulary.largest_id(tokenizer) + 1)
     if options.template is not None:
         tokenizer.chat_template = read_template(options.template)
     generation_config = None if options.model is None else building.read_generation_config(source)

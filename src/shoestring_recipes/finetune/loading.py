@@ -10,9 +10,10 @@ from typing import Any
 
 from shoestring.base.errors import DataError, UsageError
 from shoestring.base.units import plural
-from shoestring_recipes.finetune import synthetic
+from shoestring_recipes.finetune import synthetic, vocabulary
 from shoestring_recipes.finetune.data import read_parts
 from shoestring_recipes.finetune.inspection import Inspection, inspect, require_learnable
+from shoestring_recipes.finetune.interface import Interface
 from shoestring_recipes.finetune.options import Options
 from shoestring_recipes.finetune.rendering import Renderer
 from shoestring_recipes.finetune.rows import Message, Row, RowParts
@@ -37,10 +38,11 @@ class Data:
             require_learnable(self.inspection)
 
 
-def load_data(options: Options, renderer: Callable[[], Renderer]) -> Data:
+def load_data(options: Options, renderer: Callable[[], Renderer], interface: Callable[[], Interface]) -> Data:
     """Return the samples of the option `data`, without those in which nothing is learned.
 
-    Raises DataError for unusable rows. Whether the model would learn to stop is a result, `inspection`.
+    Raises DataError for unusable rows, and UsageError for tokens of which the model has no embedding. Whether the model
+    would learn to stop is a result, `inspection`.
     """
     parts = _rows(options, renderer)
     built = renderer()
@@ -51,6 +53,7 @@ def load_data(options: Options, renderer: Callable[[], Renderer]) -> Data:
     bad_rows.finish(len(parts.train) + len(parts.validation))
     if not rows["train"]:
         raise DataError("the chat template writes no row of the training data", problems=bad_rows.notes)
+    vocabulary_notes = vocabulary.require_rows((*samples["train"], *samples["validation"]), interface())
     inspection = inspect(samples["train"], built, rows["train"])
     all_rows = (*rows["train"], *rows["validation"])
     template = (*_chat_notes(built, all_rows), *template_notes(all_rows, built))
@@ -58,7 +61,7 @@ def load_data(options: Options, renderer: Callable[[], Renderer]) -> Data:
         train=_learnable(samples["train"], rows["train"]),
         validation=_learnable(samples["validation"], rows["validation"]),
         inspection=inspection,
-        notes=(*template, *parts.notes, *bad_rows.notes, *inspection.notes),
+        notes=(*template, *parts.notes, *bad_rows.notes, *vocabulary_notes, *inspection.notes),
     )
 
 

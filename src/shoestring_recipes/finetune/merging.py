@@ -12,12 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from shoestring.base.errors import RunError, UsageError
-from shoestring.integrations.huggingface.packed import is_packed, unpacked_weight
+from shoestring.integrations.huggingface.packed import is_packed, unpacked_weight, without_adapters
 
-_UNKNOWN_KINDS = (
-    *("lora_bias", "use_qalora", "use_bdlora", "alora_invocation_tokens", "arrow_config", "kasa_config"),
-    *("target_parameters", "trainable_token_indices"),
-)
+_UNKNOWN_KINDS = (*("lora_bias", "use_qalora", "use_bdlora", "alora_invocation_tokens", "arrow_config", "kasa_config"),)
 """Fields of peft's LoRA configuration that change more than, or other than, `W + BA` of a layer."""
 
 
@@ -68,13 +65,16 @@ def merged_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
 def merge(model: Any) -> Any:
     """Turn the trained model into a plain model of transformers, in one dtype, and return it; `model` is used up.
 
-    Raises UsageError for adapters that are not LoRA, rsLoRA or DoRA of layers, and RunError if a weight is beyond the
-    range of fp16.
+    Raises UsageError for adapters that are not LoRA, rsLoRA or DoRA of layers or LoRA of parameters, and RunError if a
+    weight is beyond the range of fp16.
     """
     base, dtype = plain_base(model), stored_dtype(model)
     adapter = _require_mergeable(model) if is_adapted(model) else None
     with torch.no_grad():
+        is_tied = base.config.tie_word_embeddings and _has_one_embedding(base)
         _replace_layers(base, adapter, dtype)
+        if is_tied:
+            base.get_output_embeddings().weight = base.get_input_embeddings().weight
         for name, weight in base.named_parameters():
             weight.requires_grad_(False)
             weight.data = _rounded(weight.data, dtype, name)
@@ -91,6 +91,12 @@ def merge(model: Any) -> Any:
     return base
 
 
+def _has_one_embedding(base: Any) -> bool:
+    """Return whether rows that are trained are those of the embedding and of the head, which has the same weight."""
+    layers = base.get_input_embeddings(), base.get_output_embeddings()
+    return all(hasattr(layer, "token_adapter") for layer in layers) and bool(layers[1].token_adapter.tied_adapter)
+
+
 def _drop_unused_sampling(model: Any) -> None:
     """Drop parameters of sampling if the model does not sample: transformers refuses to save them."""
     generation = getattr(model, "generation_config", None)
@@ -102,14 +108,14 @@ def _drop_unused_sampling(model: Any) -> None:
 
 
 def _is_of_adapter(module_name: str) -> bool:
-    return ".lora_" in module_name or ".original_module" in module_name
+    return any(part in module_name for part in (".lora_", ".original_module", ".trainable_tokens_"))
 
 
 def _merged_name(name: str) -> str:
     head, separator, tail = name.partition(".modules_to_save.")
     if separator:
         name = f"{head}.{tail.partition('.')[2]}"  # without the adapter's name
-    return name.replace(".base_layer.", ".")
+    return without_adapters(name)
 
 
 def _require_mergeable(model: Any) -> str:
@@ -133,6 +139,11 @@ def _replace_layers(parent: nn.Module, adapter: str | None, dtype: torch.dtype) 
     for name, layer in list(parent.named_children()):
         if hasattr(layer, "modules_to_save"):
             setattr(parent, name, layer.modules_to_save[adapter])
+        elif hasattr(layer, "token_adapter"):
+            setattr(parent, name, _merged_tokens(layer, adapter))
+        elif hasattr(layer, "parameter_name"):
+            assert adapter is not None
+            setattr(parent, name, _merged_parameters(layer, adapter, dtype, name))
         elif hasattr(layer, "base_layer"):
             assert adapter is not None
             weight = _rounded(_merged_weight(layer, adapter), dtype, name)
@@ -141,6 +152,26 @@ def _replace_layers(parent: nn.Module, adapter: str | None, dtype: torch.dtype) 
             setattr(parent, name, _with_weight(layer, _rounded(unpacked_weight(layer), dtype, name)))
         else:
             _replace_layers(layer, adapter, dtype)
+
+
+def _merged_tokens(layer: Any, adapter: str | None) -> nn.Module:
+    """Return an embedding or a head with the trained rows of single tokens in place of its own."""
+    base: nn.Module = layer.token_adapter.base_layer
+    weight: Any = layer.token_adapter.get_merged_weights([adapter])
+    base.weight = nn.Parameter(weight.detach(), requires_grad=False)
+    return base
+
+
+def _merged_parameters(layer: Any, adapter: str, dtype: torch.dtype, name: str) -> nn.Module:
+    """Return the module around whose parameters, such as stacked experts, peft has put `layer`: one for each parameter,
+    one inside the other."""
+    base: nn.Module = layer.get_base_layer()
+    while id(layer) != id(base):
+        weight: nn.Parameter = getattr(base, layer.parameter_name)
+        weight.data = weight.data.float()  # the change then has this type as well
+        weight.data = _rounded(weight.data + layer.get_delta_weight(adapter).float(), dtype, name)
+        layer = layer.base_layer
+    return base
 
 
 def _merged_weight(layer: Any, adapter: str) -> Tensor:

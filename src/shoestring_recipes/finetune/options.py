@@ -34,6 +34,9 @@ class Options:
         "the model to train: a folder of transformers, a GGUF file, or a name on the hub; none: a small model with "
         "random weights",
     ] = None
+    enlarge_vocabulary: Annotated[
+        bool, "add rows to the embedding and the head for ids of the tokenizer that are beyond them, and train these"
+    ] = False
     download: Annotated[bool, "download the model from the hub if it is not on this machine"] = False
     data: Annotated[
         Path | None,

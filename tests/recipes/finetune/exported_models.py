@@ -8,8 +8,14 @@ import torch
 from peft import LoraConfig, get_peft_model
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import (
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -99,11 +105,14 @@ def sentencepiece_tokenizer(*, complete: bool = True) -> PreTrainedTokenizerFast
 
 
 def random_model(family: str, *, rows: int = 336, seed: int = 0, **changes: Any) -> Any:
-    """Return a model of the family `llama`, `qwen2` or `qwen3` with random weights, some of them large."""
+    """Return a model of a family with random weights, some of them large."""
     config_class, model_class = {
         "llama": (LlamaConfig, LlamaForCausalLM),
         "qwen2": (Qwen2Config, Qwen2ForCausalLM),
         "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+        "mixtral": (MixtralConfig, MixtralForCausalLM),
+        "gpt_oss": (GptOssConfig, GptOssForCausalLM),
+        "deepseek_v3": (DeepseekV3Config, DeepseekV3ForCausalLM),
     }[family]
     torch.manual_seed(seed)
     head = {"head_dim": 16} if family == "qwen3" else {}

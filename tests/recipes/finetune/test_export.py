@@ -3,6 +3,7 @@
 import json
 import math
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -17,7 +18,7 @@ from shoestring.integrations.huggingface.saving import quiet
 from shoestring.recipe.exports import Exported
 from shoestring.recipe.finding import choose
 from shoestring.techniques import nf4
-from shoestring_recipes.finetune import export, merging
+from shoestring_recipes.finetune import export, merging, vocabulary
 from shoestring_recipes.finetune.export_formats import formats
 from shoestring_recipes.finetune.gguf import families
 from shoestring_recipes.finetune.options import GgufType
@@ -69,6 +70,31 @@ def test_adapter_is_read_by_peft(tmp_path, monkeypatch, capsys):
     names = run_usage(exported, tmp_path, monkeypatch, capsys)
     assert torch.equal(names["model"](TOKENS).logits, expected)
     assert "<|im_start|>assistant" in names["tokenizer"].decode(names["inputs"]["input_ids"][0])
+
+
+def test_adapter_of_experts_and_added_tokens_is_read_by_peft(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("peft", minversion="0.17")
+    base = random_model("mixtral", num_local_experts=3, num_experts_per_tok=2, tie_word_embeddings=True)
+    base.save_pretrained(tmp_path / "model")
+    model = with_lora(
+        vocabulary.enlarge(base, 340),
+        targets=["q_proj"],
+        target_parameters=["experts.gate_up_proj", "experts.down_proj"],
+        trainable_token_indices=base.added_rows,
+    )
+    for name, weight in model.named_parameters():
+        if "trainable_tokens" in name:
+            weight.add_(torch.randn_like(weight))
+    tokens = TOKENS.clone()
+    tokens[0, 0] = 339
+    expected, planned = model(tokens).logits, export.bytes_of("adapter", model, source="owner/name")
+    exported = write("adapter", model, tmp_path / "adapter", source=tmp_path / "model", is_enlarged=True)
+    assert largest_difference(exported.compared) == 0
+    assert torch.equal(model(tokens).logits, expected)
+    assert planned <= (tmp_path / "adapter" / "adapter_model.safetensors").stat().st_size < planned + 16_000
+    exported = replace(exported, usage=exported.usage.replace('"model"', '"../model"'))
+    names = run_usage(exported, tmp_path / "adapter", monkeypatch, capsys)
+    assert torch.equal(names["model"](tokens).logits, expected)
 
 
 def test_adapter_names_its_base_without_a_path(tmp_path):

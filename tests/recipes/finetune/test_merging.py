@@ -48,6 +48,38 @@ def test_merged_model_computes_the_same(changes):
     assert share(merged(TOKENS).logits, expected) < 1e-5
 
 
+@pytest.mark.parametrize("family", ["mixtral", "gpt_oss"])
+def test_adapters_of_stacked_experts_are_merged(family):
+    pytest.importorskip("peft", minversion="0.17")
+    model = with_lora(
+        random_model(family, num_local_experts=3, num_experts_per_tok=2),
+        targets=["q_proj"],
+        target_parameters=["experts.gate_up_proj", "experts.down_proj"],
+    )
+    expected, shapes = model(TOKENS).logits, merging.merged_shapes(model)
+    merged = merging.merge(model)
+    assert {type(layer) for layer in merged.modules() if "peft" in type(layer).__module__} == set()
+    assert {name: tuple(weight.shape) for name, weight in merged.named_parameters()} == shapes
+    assert share(merged(TOKENS).logits, expected) < 1e-5
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_trained_rows_of_added_tokens_are_merged(is_tied):
+    base = random_model("llama", tie_word_embeddings=is_tied)
+    rows = {name: [334, 335] for name in ("model.embed_tokens", "lm_head")}
+    model = with_lora(base, targets=["q_proj"], trainable_token_indices=rows)
+    for name, weight in model.named_parameters():
+        if "trainable_tokens" in name:
+            weight.add_(torch.randn_like(weight))
+    tokens = TOKENS.clone()
+    tokens[0, 0] = 335
+    expected, shapes = model(tokens).logits, merging.merged_shapes(model)
+    merged = merging.merge(model)
+    assert merged.config.tie_word_embeddings == is_tied
+    assert {name: tuple(weight.shape) for name, weight in merged.named_parameters()} == shapes
+    assert share(merged(tokens).logits, expected) < 1e-5
+
+
 # "Model with" in peft 0.15
 @pytest.mark.filterwarnings("ignore:Model (has|with) `tie_word_embeddings=True`")
 def test_adapter_of_a_tied_output_layer_unties_it():

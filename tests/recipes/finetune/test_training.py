@@ -12,6 +12,7 @@ from shoestring.base.errors import UsageError
 from shoestring.recipe.finding import choose
 from shoestring_recipes.finetune import batches
 from shoestring_recipes.finetune.building import build_random, separates_samples
+from tests.recipes.finetune.exported_models import byte_level_tokenizer, random_model
 from tests.sessions import final_checkpoint, session
 from tests.slow import slow_except
 
@@ -42,6 +43,27 @@ def test_a_stopped_run_ends_in_the_bits_of_one_that_was_not(kind: str, tmp_path:
     stops = [session("finetune", tmp_path / "run", values, stop="SIGTERM", at=place).update for place in (3, 2)]
     assert stops[0] < stops[1] < 6
     assert session("finetune", tmp_path / "run", values).status == "finished"
+    assert final_checkpoint(tmp_path / "run") == final_checkpoint(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_run_trains_experts_and_added_tokens(tmp_path: Path) -> None:
+    pytest.importorskip("peft", minversion="0.17")
+    tokenizer, folder = byte_level_tokenizer(), tmp_path / "model"
+    rows = len(tokenizer) - 1  # without that of <think>
+    random_model("mixtral", rows=rows, num_local_experts=3, num_experts_per_tok=2).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    data = tmp_path / "rows.jsonl"
+    row = {"prompt": "What is the capital of France?", "completion": "<think> It is Paris."}
+    data.write_text("\n".join(json.dumps(row | {"prompt": f"{number}: {row['prompt']}"}) for number in range(40)))
+    values = {**VALUES, "subset": None, "model": str(folder), "data": str(data)}
+    with pytest.raises(UsageError, match=f"ids up to {rows}, and the model's embedding has {rows} rows") as caught:
+        session("finetune", tmp_path / "refused", values)
+    assert caught.value.problems == (f"'<think>' is {rows}, which 40 samples have",)
+    values["enlarge_vocabulary"] = True
+    session("finetune", tmp_path / "whole", values)
+    session("finetune", tmp_path / "run", values, stop="SIGTERM", at=3)
+    session("finetune", tmp_path / "run", values)
     assert final_checkpoint(tmp_path / "run") == final_checkpoint(tmp_path / "whole")
 
 

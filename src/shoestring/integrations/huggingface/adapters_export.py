@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from shoestring.integrations.huggingface.packed import is_packed, unpacked_weight
+from shoestring.base.errors import RunError
+from shoestring.integrations.huggingface.packed import is_packed, unpacked_weight, without_adapters
 from shoestring.integrations.huggingface.saving import quiet
 
 BASE = "base"
@@ -37,6 +38,9 @@ def save_adapter(model: Any, folder: Path, *, source: Path | str | None) -> str:
 def compute_with_saved(model: Any, folder: Path, compute: Callable[[], list[Tensor]]) -> list[Tensor]:
     """Return what `compute` returns with the adapter that is read from `folder` in place of the model's own."""
     trained = model.active_adapter
+    config = model.peft_config[trained]
+    if getattr(config, "target_parameters", None) or getattr(config, "trainable_token_indices", None):
+        return _compute_with_tensors(model, folder, compute)
     with quiet():
         model.load_adapter(folder, "exported")
     model.set_adapter("exported")
@@ -47,13 +51,33 @@ def compute_with_saved(model: Any, folder: Path, compute: Callable[[], list[Tens
         model.delete_adapter("exported")
 
 
+def _compute_with_tensors(model: Any, folder: Path, compute: Callable[[], list[Tensor]]) -> list[Tensor]:
+    """Do so with the tensors of `folder` in the model's own adapter: a second one of parameters or tokens is
+    none of all versions of peft."""
+    from peft import get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
+
+    with quiet():
+        tensors = {
+            name: weight.clone()
+            for name, weight in get_peft_model_state_dict(model, save_embedding_layers=False).items()
+        }
+        saved = load_peft_weights(str(folder), device="cpu")
+        if saved.keys() != tensors.keys():
+            raise RunError(f"{folder} has not the tensors of the adapter", hint="this is a defect, please report it")
+        set_peft_model_state_dict(model, saved)
+    try:
+        return compute()
+    finally:
+        set_peft_model_state_dict(model, tensors)
+
+
 def _base_weights(base: Any) -> dict[str, Tensor]:
     """Return the weights of a model without its adapters, unpacked, by the names that they have without adapters."""
     packed = {name: layer for name, layer in base.named_modules() if is_packed(layer)}
     weights = {
-        name.replace(".base_layer.", "."): weight
+        without_adapters(name): weight
         for name, weight in base.state_dict().items()
-        if ".lora_" not in name and name.partition(".weight")[0] not in packed
+        if ".lora_" not in name and ".trainable_tokens_" not in name and name.partition(".weight")[0] not in packed
     }
     unpacked = {f"{name}.weight": unpacked_weight(layer) for name, layer in packed.items()}
-    return weights | {name.replace(".base_layer.", "."): weight for name, weight in unpacked.items()}
+    return weights | {without_adapters(name): weight for name, weight in unpacked.items()}

@@ -1,4 +1,4 @@
-"""Linear layers with 4-bit weights of bitsandbytes, as plain weights."""
+"""Layers with 4-bit weights of bitsandbytes or inside adapters of peft, as plain weights."""
 
 from __future__ import annotations
 
@@ -23,3 +23,8 @@ def unpacked_weight(layer: Any) -> Tensor:
 
     unpacked: Tensor = dequantize_4bit(weight, layer.weight.quant_state)
     return unpacked
+
+
+def without_adapters(name: str) -> str:
+    """Return the name of a weight as it is without the modules that peft puts around others, also several."""
+    return ".".join(part for part in name.split(".") if part not in ("base_layer", "token_adapter"))

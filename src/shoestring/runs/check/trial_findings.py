@@ -19,6 +19,8 @@ from shoestring.runs.check.finding import Finding, failed, passed, warned
 from shoestring.runs.check.probe.probing import Probe, run_probe
 from shoestring.runs.check.probe.result import measurement
 
+_ADAPTER_NOTE = "lora_targets="
+"""The beginning of the note on the share of the weights that LoRA adapts (`techniques/lora.py`)."""
 SECONDS = 90.0
 """The time limit of a trial, including its start."""
 _NON_TENSOR_BYTES = 64 * MIB
@@ -78,6 +80,7 @@ def plan_trial(
         return None, [failed("plan", "; ".join(plan.reasons), hint)]
     return plan, [
         passed("plan", f"the recipe fits {target.device.title} with {_settings_text(plan)}"),
+        *(passed("adapters", note) for note in plan.facts.notes if note.startswith(_ADAPTER_NOTE)),
         *check_capacity(plan, facts),
     ]
 

@@ -188,7 +188,10 @@ def weights_to_save(model: nn.Module) -> dict[str, Tensor]:
     from peft import get_peft_model_state_dict
 
     with _without_requests(peft_model):
-        return dict(get_peft_model_state_dict(peft_model))
+        # Of an embedding to which rows were added, these are the adapter's; its other rows are not trained.
+        added_rows = getattr(peft_model.peft_config[peft_model.active_adapter], "trainable_token_indices", None)
+        saves_embedding: Any = "auto" if added_rows is None else False
+        return dict(get_peft_model_state_dict(peft_model, save_embedding_layers=saves_embedding))
 
 
 @contextmanager

@@ -120,7 +120,7 @@ class TrainingState:
 
     def __post_init__(self) -> None:
         self._parameters = [
-            (parameter, parameter.requires_grad, parameter._version) for parameter in self.model.parameters()
+            (parameter, parameter.requires_grad, _changes(parameter)) for parameter in self.model.parameters()
         ]
 
     @property
@@ -159,7 +159,7 @@ class TrainingState:
         """
         enabled = self.reset_trained()
         # torch counts the in-place changes of a tensor.
-        changed = sum(parameter._version > version for parameter, trained, version in self._parameters if not trained)
+        changed = sum(_changes(parameter) > version for parameter, trained, version in self._parameters if not trained)
         if enabled or changed:
             verb, count = ("has enabled the training of", enabled) if enabled else ("changes", changed)
             raise UsageError(
@@ -170,7 +170,7 @@ class TrainingState:
 
     def parameter_versions(self) -> list[int]:
         """Return how often each parameter was changed in place."""
-        return [parameter._version for parameter, _, _ in self._parameters]
+        return [_changes(parameter) for parameter, _, _ in self._parameters]
 
     def collected(self) -> AbstractContextManager[None]:
         return collected(self.optimizer)
@@ -296,3 +296,9 @@ class TrainingState:
             return [own(item) for item in value] if isinstance(value, list) else value
 
         return own(saved)
+
+
+def _changes(parameter: Any) -> int:
+    """Return how often a parameter was changed in place; 0 of one that torch sets to itself whenever an adapter is used
+    (`torch.nn.utils.parametrize`)."""
+    return 0 if getattr(parameter, "is_parametrized", False) else int(parameter._version)
