@@ -46,6 +46,7 @@ def test_gpu_is_sampled_only_once_in_use(monkeypatch):
         gpu_reserved_bytes=2,
         gpu_peak_allocated_bytes=3,
         gpu_peak_reserved_bytes=4,
+        gpu_total_bytes=2**34,
     )
     assert observed_sample.gpu_facts() == {"gpu_allocated_bytes": 1, "gpu_utilisation": None, "gpu_watts": None}
 
