@@ -75,7 +75,7 @@ def test_settings_are_those_of_the_run_and_of_the_command(run, recipe):
 
 
 def test_changed_plan_is_a_note(run, recipe):
-    run.plan_file.write_text(run.plan_file.read_text().replace('"fp32"', '"bf16"'))
+    run.plan_file.write_text(run.plan_file.read_text().replace('"precision": "fp32"', '"precision": "bf16"'))
     for opens in open_both(run, str(recipe)):
         [note, *_] = opens().notes
         assert note == f"{run.plan_file} has changed since it was written: its digest does not match its content"

@@ -6,6 +6,7 @@ import os
 import signal
 
 import pytest
+import torch
 
 import shoestring
 from shoestring.base.errors import RunError, UsageError
@@ -182,6 +183,7 @@ def test_settings_that_exclude_each_other_start_no_run(tmp_path):
 def test_expandable_segments_are_set_by_environment_variable(monkeypatch, capsys):
     name = "PYTORCH_CUDA_ALLOC_CONF"
     monkeypatch.setenv(name, "max_split_size_mb:64")
+    monkeypatch.delattr(torch._C, "_accelerator_setAllocatorSettings", raising=False)
     training._enable_expandable_segments()
     assert os.environ[name] == "max_split_size_mb:64,expandable_segments:True"
     assert "torch was imported before" in capsys.readouterr().err

@@ -32,7 +32,10 @@ def test_gpu_is_sampled_only_once_in_use(monkeypatch):
     cuda.is_initialized = lambda: True
     cuda.memory_allocated, cuda.memory_reserved = lambda: 1, lambda: 2
     cuda.max_memory_allocated, cuda.max_memory_reserved = lambda: 3, lambda: 4
-    cuda.current_device, cuda.get_device_properties = lambda: 1, lambda number: SimpleNamespace(uuid=f"u{number}")
+    cuda.current_device, cuda.get_device_properties = (
+        lambda: 1,
+        lambda number: SimpleNamespace(uuid=f"u{number}", total_memory=2**34),
+    )
     requested_uuids = []
     monkeypatch.setattr(sampling, "_nvml_device", lambda uuid: requested_uuids.append(uuid))
     observed_sample = sample()
@@ -43,6 +46,7 @@ def test_gpu_is_sampled_only_once_in_use(monkeypatch):
         gpu_reserved_bytes=2,
         gpu_peak_allocated_bytes=3,
         gpu_peak_reserved_bytes=4,
+        gpu_total_bytes=2**34,
     )
     assert observed_sample.gpu_facts() == {"gpu_allocated_bytes": 1, "gpu_utilisation": None, "gpu_watts": None}
 
