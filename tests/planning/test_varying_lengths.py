@@ -10,6 +10,7 @@ from shoestring.hardware.targets import find as find_target
 from shoestring.planning.estimation import make_estimate
 from shoestring.planning.load import microbatch_lengths
 from shoestring.planning.planner import make_plan
+from shoestring.planning.varying_lengths import worst_order
 from shoestring.recipe.finding import choose
 from tests.planning.estimate.example_traces import FACTS
 
@@ -31,6 +32,9 @@ def test_another_loop_takes_samples_as_they_come_and_adds_gradients_with_ddp(len
     plain = absent(lengths_file, trained_by="plain")
     updates = microbatch_lengths(plain, facts, Settings(), 2)
     assert any(update != sorted(update, reverse=True) for update in updates)
+    # So the worst order is another one too: within an update the shortest samples may come first.
+    assert worst_order([[0.9, 0.2], [0.5, 0.4]], sorts=False) == [[0.4, 0.5], [0.2, 0.9]]
+    assert worst_order([[0.9, 0.2], [0.5, 0.4]]) == [[0.5, 0.4], [0.9, 0.2]]
     settings = Settings(gpus=2, micro_batch=1, precision="fp16", sharding="ddp")
     own, other = (make_estimate(loaded, T4X2, settings) for loaded in (absent(lengths_file), plain))
     buckets = [part.bytes for part in other.memory.parts if part.name == "gradient buckets"]

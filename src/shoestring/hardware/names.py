@@ -15,7 +15,7 @@ _WORD = re.compile(
 """The words that people also write without a space or a dash between them; a letter before a number belongs to it."""
 _SAME = {"mobile": "laptop", "m": "laptop", "s": "super", "gib": "gb"}
 _MEANINGLESS = re.compile("gddr.*|hbm.*|gpu|graphics|card|desktop|generation|edition|nvidia|tesla")
-_OPTIONAL = frozenset("geforce quadro jetson rtx gtx gb sxm pcie nvl ada blackwell".split())  # noqa: SIM905
+_OPTIONAL = frozenset({"geforce", "quadro", "jetson", "rtx", "gtx", "gb", "sxm", "pcie", "nvl", "ada", "blackwell"})
 """Words of a card's title that may be left out if the rest names one card."""
 
 _FEW = 8

@@ -51,7 +51,7 @@ def load_of_shard(
     if capacity is None or not facts.sample_lengths:
         return None
     samples = samples_per_shard(loaded.effective_batch, settings)
-    sorts = _sorts(loaded)
+    sorts = sorts_samples(loaded)
     return _load(facts.sample_lengths, capacity, samples, micro_batch, is_packed(settings), sorts, length_work)
 
 
@@ -71,7 +71,7 @@ def microbatch_lengths(loaded: LoadedRecipe, facts: Facts, settings: Settings, m
     if capacity is None or not lengths or (loaded.parts.data.has_synthetic_lengths and not loaded.absent_data):
         return []
     samples = samples_per_shard(loaded.effective_batch, settings)
-    updates = _updates(lengths, capacity, samples, _sorts(loaded))
+    updates = _updates(lengths, capacity, samples, sorts_samples(loaded))
     shards = [_rows(update, capacity) if is_packed(settings) else list(update) for update in updates]
     # An epoch has the longest of the samples too.
     middle = shards[len(shards) // 2]
@@ -79,7 +79,7 @@ def microbatch_lengths(loaded: LoadedRecipe, facts: Facts, settings: Settings, m
     return [[max(part) / capacity for part in split(shard, micro_batch)] for shard in shards]
 
 
-def _sorts(loaded: LoadedRecipe) -> bool:
+def sorts_samples(loaded: LoadedRecipe) -> bool:
     """Return whether an update begins with its longest samples, as the engine's; other loops take them as they come."""
     return loaded.parts.learning.trainer is None and not loaded.parts.learning.other_loop
 

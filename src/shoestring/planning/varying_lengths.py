@@ -15,7 +15,7 @@ from shoestring.base.units import bytes_text
 from shoestring.hardware.catalog import Target
 from shoestring.planning.candidates import Candidate, memory_of, trace_settings
 from shoestring.planning.estimate.lengths import Updates, VaryingLengths
-from shoestring.planning.load import microbatch_lengths
+from shoestring.planning.load import microbatch_lengths, sorts_samples
 from shoestring.planning.trace import Tracer
 from shoestring.recipe.options import LoadedRecipe
 
@@ -111,11 +111,14 @@ def find_lengths(tracer: Tracer, loaded: LoadedRecipe, target: Target, candidate
         return None
     events = sum(map(len, updates)) * len(trace.events) / (2 * trace.microbatches)
     count = max(_LEAST_UPDATES, round(len(updates) * min(1.0, _EVENTS / events)))
-    return VaryingLengths(
-        shorter=short_trace, share=shorter / data.capacity, likely=updates[:count], worst=worst_order(updates[:count])
-    )
+    likely = updates[:count]
+    worst = worst_order(likely, sorts=sorts_samples(loaded))
+    return VaryingLengths(shorter=short_trace, share=shorter / data.capacity, likely=likely, worst=worst)
 
 
-def worst_order(updates: Updates) -> Updates:
-    """Return the updates with the shortest first: each longer one finds only blocks that are too small for it."""
-    return sorted(updates, key=max)
+def worst_order(updates: Updates, *, sorts: bool = True) -> Updates:
+    """Return the updates with the shortest first: each longer one finds only blocks that are too small for it.
+
+    An update that `sorts` its samples begins with its longest ones; in another the shortest may come first too.
+    """
+    return sorted(updates if sorts else [sorted(update) for update in updates], key=max)

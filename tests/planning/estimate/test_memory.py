@@ -68,6 +68,9 @@ def test_cudnn_benchmark_may_copy_operands() -> None:
     plain, benchmarked = memory(steps, T4), memory(steps, T4, cudnn_benchmark=True)
     assert benchmarked.high_bytes - plain.high_bytes == 7 * MIB
     assert benchmarked.peak_bytes == plain.peak_bytes
+    # cuDNN skips an algorithm whose workspace does not fit, so it does not decide.
+    tight = dataclasses.replace(T4, memory_bytes=plain.high_bytes + MIB)
+    assert memory(steps, tight).fits and memory(steps, tight, cudnn_benchmark=True).fits
 
 
 def estimate_convolutions(device: Device) -> Breakdown:
