@@ -53,7 +53,9 @@ def load_data(options: Options, renderer: Callable[[], Renderer], interface: Cal
     bad_rows.finish(len(parts.train) + len(parts.validation))
     if not rows["train"]:
         raise DataError("the chat template writes no row of the training data", problems=bad_rows.notes)
-    vocabulary_notes = vocabulary.require_rows((*samples["train"], *samples["validation"]), interface())
+    words = interface()
+    trained = (*samples["train"], *samples["validation"])
+    vocabulary_notes = vocabulary.require_rows(trained, words.tokenizer, words.config)
     inspection = inspect(samples["train"], built, rows["train"])
     all_rows = (*rows["train"], *rows["validation"])
     template = (*_chat_notes(built, all_rows), *template_notes(all_rows, built))

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from shoestring.base.errors import UsageError
 from shoestring_recipes.finetune.samples import PairSample
-
-if TYPE_CHECKING:
-    from shoestring_recipes.finetune.interface import Interface
 
 _NAMED = 3
 """Tokens of an error."""
@@ -68,12 +65,12 @@ def mark_added(model: Any, stored_rows: int | None) -> nn.Module:
     return marked
 
 
-def require_rows(samples: Iterable[Any], interface: Interface) -> list[str]:
+def require_rows(samples: Iterable[Any], tokenizer: Any, config: Any) -> list[str]:
     """Return a note if the tokenizer has ids beyond the embedding, which the samples do not have.
 
     Raises UsageError if a sample has one.
     """
-    tokenizer, rows = interface.tokenizer, rows_of(interface.config)
+    rows = rows_of(config)
     largest = largest_id(tokenizer)
     if rows is None or largest < rows:
         return []
