@@ -1,3 +1,4 @@
+import ast
 import io
 import re
 import subprocess
@@ -8,6 +9,8 @@ from pathlib import Path
 import shoestring
 from shoestring.recipe.finding import find
 from shoestring.remote.wheel import build_wheel, recipes_used, wheel_name
+
+SOURCE = Path(shoestring.__file__).parents[1]
 
 
 def test_wheel_is_installed_by_pip_and_is_the_same_copy(tmp_path):
@@ -25,9 +28,8 @@ def test_wheel_is_installed_by_pip_and_is_the_same_copy(tmp_path):
     file, version = process.stdout.split()
     assert Path(file) == site / "shoestring" / "__init__.py"
     assert version == shoestring.__version__
-    source = Path(shoestring.__file__).parents[1]
-    for path in source.glob("shoestring*/**/*.py"):
-        assert (site / path.relative_to(source)).read_bytes() == path.read_bytes()
+    for path in SOURCE.glob("shoestring*/**/*.py"):
+        assert (site / path.relative_to(SOURCE)).read_bytes() == path.read_bytes()
     assert (site / "shoestring_recipes" / "legal").is_dir()
     assert (site / "bin" / "shoestring").exists()
 
@@ -43,6 +45,21 @@ def test_wheel_with_one_recipe_has_no_other_and_no_entry_point_of_one():
     packages = {name.split("/")[1] for name in names if name.startswith("shoestring_recipes/") and name.count("/") > 1}
     assert packages == {"legal"} and "shoestring_recipes/rows.py" in names
     assert re.findall(r"shoestring_recipes\.(\w+)", entry_points) == ["legal"]
+
+
+def test_what_a_session_imports_is_carried():
+    """Of modules that are left out, only the verbs of `api` that a session does not call import any."""
+    with zipfile.ZipFile(io.BytesIO(build_wheel(["finetune"]))) as archive:
+        texts = {name: archive.read(name).decode() for name in archive.namelist() if name.endswith(".py")}
+    left_out = {path.relative_to(SOURCE).as_posix() for path in SOURCE.glob("shoestring/**/*.py")} - set(texts)
+    modules = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in left_out}
+    importing = set()
+    for name, text in texts.items():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                imported = {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+                importing |= {name} if imported & modules else set()
+    assert importing == {"shoestring/api/kaggle.py", "shoestring/api/rehearsing.py"}
 
 
 def test_recipes_that_a_file_imports_are_carried(tmp_path):

@@ -30,8 +30,12 @@ _MAX_BYTES = 16 * MIB
 _OF_THE_INSTALLATION = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
 """Files of metadata that pip writes when it installs."""
 _COMPILED = (".so", ".pyd", ".dylib")
-_SIMULATOR = (f"{_NAME}/planning/simulator/native/", f"{_NAME}/planning/simulator/inside/")
-"""The sources of the simulated GPU, which a session on a machine with a GPU does not need."""
+_OF_A_SESSION: dict[str, tuple[str, ...]] = {
+    "planning/simulator": (),
+    "remote/kaggle": ("__init__", "chain_file", "client", "client_process", "job", "kernel", "upload"),
+    "runs/rehearse": ("__init__", "prepared", "private", "rehearsal"),
+}
+"""Packages of which a session needs these modules alone: the simulated GPU, what starts sessions, and rehearsals."""
 _WHEEL = "Wheel-Version: 1.0\nGenerator: shoestring\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
 
@@ -43,7 +47,7 @@ def wheel_name() -> str:
 def build_wheel(recipes: Collection[str] | None = None) -> bytes:
     """Return the wheel of the running copy of Shoestring, with all built-in recipes or only the named `recipes`.
 
-    That of some recipes, which a notebook carries, is without the simulator of rehearsals.
+    That of some recipes, which a notebook carries, is without the modules that a session does not need.
 
     Raises UsageError if this copy has no metadata, because it was neither installed nor installed as editable.
     """
@@ -57,8 +61,10 @@ def build_wheel(recipes: Collection[str] | None = None) -> bytes:
     metadata = _metadata()
     if recipes is not None:
         left_out = {entry.name for entry in (folder / _RECIPES).iterdir() if entry.is_dir()} - set(recipes)
-        folders = (*_SIMULATOR, *(f"{_RECIPES}/{name}/" for name in left_out))
-        files = {name: content for name, content in files.items() if not name.startswith(folders)}
+        folders = tuple(f"{_RECIPES}/{name}/" for name in left_out)
+        files = {
+            name: content for name, content in files.items() if not name.startswith(folders) and _is_of_a_session(name)
+        }
         modules = {f"{_RECIPES}.{name}" for name in left_out}
         entry_points = metadata["entry_points.txt"].splitlines(keepends=True)
         metadata["entry_points.txt"] = "".join(
@@ -66,6 +72,13 @@ def build_wheel(recipes: Collection[str] | None = None) -> bytes:
         )
     info = f"{_NAME}-{__version__}.dist-info"
     return _pack(info, files | {f"{info}/{name}": content.encode() for name, content in metadata.items()})
+
+
+def _is_of_a_session(file: str) -> bool:
+    for package, modules in _OF_A_SESSION.items():
+        if file.startswith(f"{_NAME}/{package}/"):
+            return file.split("/")[3].removesuffix(".py") in modules
+    return True
 
 
 def recipes_used(loaded: LoadedRecipe) -> set[str]:

@@ -65,6 +65,13 @@ def test_a_library_that_is_missing_where_it_is_imported(monkeypatch):
     assert broken_library(error_of("import nupunkt")).message == "nupunkt is not installed (required: nupunkt>=0.7)"
 
 
+def test_a_module_that_a_notebook_does_not_carry(monkeypatch):
+    error = error_of("import shoestring.planning.absent")
+    assert broken_library(error) is None, "in a complete copy this is a defect of the code that imports it"
+    monkeypatch.setattr("shoestring.base.packages.broken.find_spec", lambda name: None)
+    assert broken_library(error).message.startswith("this copy of Shoestring is without shoestring.planning.absent")
+
+
 @pytest.mark.parametrize(
     "statement", ["import a_module_of_mine", "1 / 0", "import torch; torch.zeros(2) @ torch.zeros(3)"]
 )

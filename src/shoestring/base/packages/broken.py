@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 from shoestring.base.errors import ShoestringError, UsageError
 from shoestring.base.packages.origin import pip_install
@@ -50,7 +51,13 @@ def broken_library(error: BaseException) -> UsageError | None:
     for cause in _causes(error):
         if isinstance(cause, ShoestringError):
             return None
-        missing = (cause.name or "").partition(".")[0] if isinstance(cause, ModuleNotFoundError) else ""
+        module = (cause.name or "") if isinstance(cause, ModuleNotFoundError) else ""
+        missing = module.partition(".")[0]
+        if missing == "shoestring" and find_spec("shoestring.planning.simulator") is None:
+            return UsageError(
+                f"this copy of Shoestring is without {module}: a notebook carries only what a session needs",
+                hint="run this command on a computer where Shoestring is installed in full",
+            )
         if missing in known and not has_module(missing):
             return problems_as_error([library_of(missing)])
         if importing := _module_being_imported(cause, known):
