@@ -5,6 +5,7 @@ environment a run is continued with `allow_inexact`, and ends with a status and 
 """
 
 import hashlib
+import html
 import json
 import platform
 import re
@@ -243,7 +244,7 @@ def remarks(page: Path) -> list[str]:
     """Return the items of the section Remarks, without markup."""
     section = re.search(r"<h2>Remarks</h2><ul>(.*?)</ul>", page.read_text(), re.DOTALL)
     items = re.findall(r"<li>(.*?)</li>", section[1], re.DOTALL) if section else []
-    return [re.sub(r"<[^>]*>", "", item) for item in items]
+    return [html.unescape(re.sub(r"<[^>]*>", "", item)) for item in items]
 
 
 def copy_run(name: str, folder: Path) -> Path:

@@ -221,7 +221,7 @@ class Kernels:
                 gpu=session.gpu,
             )
             session.log_file = machine.log_file
-            session.started, session.status = time.monotonic(), "RUNNING"
+            session.started, session.status = machine.started, "RUNNING"
         code = machine.wait()
         machine.clean()
         with self.lock:

@@ -135,7 +135,9 @@ def _is_linear(module: nn.Module) -> bool:
     """Return whether a module computes a product alone: not a router, which is one with more results in some models."""
     if not isinstance(module, nn.Linear):
         return False
-    return type(module).forward is nn.Linear.forward or not module.weight.is_floating_point()
+    # bitsandbytes packs the weight of its layers when they are moved to the device.
+    is_packed = not module.weight.is_floating_point() or hasattr(module, "quant_state")
+    return type(module).forward is nn.Linear.forward or is_packed
 
 
 def _head(base: nn.Module) -> Any:

@@ -305,10 +305,12 @@ def test_experts_that_nf4_does_not_pack_are_a_note(tmp_path, qlora):
     base = loaded.recipe.model()
     if any(isinstance(module, torch.nn.ModuleList) and "experts" in name for name, module in base.named_modules()):
         pytest.skip("the experts of transformers 4.56 are ordinary layers, which nf4 packs")
-    (note,) = adapt.notes(adapt.model(base, loaded.adaptation), loaded)
+    note, share = adapt.notes(adapt.model(base, loaded.adaptation), loaded)
+    assert share.startswith("lora_targets=attention adapts 11% of the weights of the model's blocks; without adapters")
     bytes_ = 2 * 4 * 3 * 128 * 256 * 4
     assert "experts" in note and f"stay in float32, {bytes_ / 2**20:.2f} MiB" in note
-    assumed, length = qlora.facts.notes
+    assumed, length, share = qlora.facts.notes
+    assert share.startswith("lora_targets=attention adapts 33%")
     assert length.startswith("all samples have")
     assert assumed.startswith("keys and values are repeated") and assumed.endswith("attention=library")
 
