@@ -74,7 +74,8 @@ HEADINGS = {
         r"|^updates of .* are never split"
     ),
     "the Hugging Face configuration cannot be used": (
-        r"^the configuration of hf:|is no model configuration: | names no model_type, | has the model_type "
+        r"^the configuration of hf:|is no model configuration: | has the adapter of a model"
+        r"| names no model_type, | has the model_type "
         r"|^hf: does not know | has no model class that hf: |^head=.* has no such head"
     ),
     "the run cannot calibrate the plan": (

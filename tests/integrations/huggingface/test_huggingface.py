@@ -346,3 +346,10 @@ def test_diffusers_is_optional_and_named_where_it_is_missing(tmp_path, monkeypat
         load(f"hf:{path}", {}).recipe.model()
     with pytest.raises(UsageError, match="inputs of VQModel"):
         load(f"hf:{path}", {}).recipe.batch(1)
+
+
+def test_folder_of_an_adapter_names_its_base(tmp_path):
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base", "peft_type": "LORA"}')
+    with pytest.raises(UsageError, match=r"has the adapter of a model \(org/base\), and not the model itself") as error:
+        load(f"hf:{tmp_path}", {}).recipe.model()
+    assert "merge_and_unload" in error.value.hint

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ def read(source: str) -> Any:
     """
     path = Path(source)
     if path.is_dir():
+        _require_no_adapter(path)
         path /= "config.json"
     if path.suffix == ".json":
         return _read_file(path)
@@ -58,6 +60,21 @@ def read(source: str) -> Any:
     require_sizes(f"hf:{source}", configuration.to_dict(), type(configuration))
     require_read_positions(f"hf:{source}", configuration)
     return _with_start_token(configuration)
+
+
+def _require_no_adapter(folder: Path) -> None:
+    """Raise UsageError for a folder with peft's adapter alone, which is no model without its base."""
+    if (folder / "config.json").exists() or not (folder / "adapter_config.json").exists():
+        return
+    base = ""
+    with suppress(OSError, ValueError):
+        values = read_json(folder / "adapter_config.json", follow=True, strict=False)
+        base = str(values.get("base_model_name_or_path") or "") if isinstance(values, dict) else ""
+    raise UsageError(
+        f"{folder} has the adapter of a model{f' ({base})' if base else ''}, and not the model itself",
+        hint="give the model's own folder; to continue with what the adapter has learned, merge it first: peft's "
+        "AutoPeftModelForCausalLM.from_pretrained(FOLDER).merge_and_unload().save_pretrained(NEW_FOLDER)",
+    )
 
 
 def _read_file(path: Path) -> Any:
