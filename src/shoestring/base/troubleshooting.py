@@ -75,6 +75,7 @@ HEADINGS = {
     ),
     "the Hugging Face configuration cannot be used": (
         r"^the configuration of hf:|is no model configuration: | has the adapter of a model"
+        r"|: its weights are quantized already"
         r"| names no model_type, | has the model_type "
         r"|^hf: does not know | has no model class that hf: |^head=.* has no such head"
     ),

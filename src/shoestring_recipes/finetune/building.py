@@ -20,6 +20,8 @@ from shoestring_recipes.finetune import vocabulary
 from shoestring_recipes.finetune.options import Options
 
 _GGUF = ".gguf"
+_UNPACKED_BY_TRANSFORMERS = "mxfp4"
+"""The form of gpt-oss, whose weights transformers unpacks where no kernel computes with packed ones."""
 _IGNORES_POSITIONS = ("falcon", "gpt_oss", "opt")
 """Types of models whose masks do not follow the positions (transformers 5.23): packed logits were wrong by 40% to 64%
 of the largest (`benchmarks/finetune/packing.py`)."""
@@ -61,17 +63,32 @@ def find_source(options: Options, *, weights: bool = False) -> Source:
 
 
 def read_configuration(source: Source) -> Any:
-    """Return the configuration of a causal language model. Raises UsageError for that of another model."""
+    """Return the configuration of a causal language model.
+
+    Raises UsageError for that of another model, and for weights that another tool has quantized.
+    """
     import transformers
 
     if source.gguf is None:
         config = configuration.read(str(source.folder))
+        _require_original(config, source.label)
     else:
         with pretrained.reading(source.label), warnings.catch_warnings(action="ignore"):
             config = transformers.AutoConfig.from_pretrained(source.folder, **source.arguments)
         configuration.require_sizes(source.label, config.to_dict(), type(config))
     _model_class(config, source.label)
     return config
+
+
+def _require_original(config: Any, label: str) -> None:
+    quantization = getattr(config, "quantization_config", None) or {}
+    method = quantization.get("quant_method", "") if isinstance(quantization, dict) else ""
+    if quantization and method != _UNPACKED_BY_TRANSFORMERS:
+        raise UsageError(
+            f"{label}: its weights are quantized already{f' ({method})' if method else ''}, and only those of the "
+            "original model can be trained, merged and exported",
+            hint="give the folder of the original model; --set quantization=nf4 packs its weights in 4 bits",
+        )
 
 
 def load_tokenizer(source: Source) -> Any:

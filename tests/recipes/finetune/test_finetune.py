@@ -8,7 +8,7 @@ import torch
 
 from shoestring.base.errors import DataError, UsageError
 from shoestring.recipe.finding import choose
-from shoestring_recipes.finetune import tiny
+from shoestring_recipes.finetune import building, tiny
 from tests.recipes.finetune import models
 
 
@@ -19,6 +19,17 @@ def test_a_hugging_face_model_with_data_is_this_recipe(tmp_path: Path) -> None:
         loaded, _ = choose(reference, {"data": str(tmp_path / "chats.jsonl")})
         assert (loaded.name, loaded.options["model"]) == ("finetune", folder)
     assert choose(f"hf:{folder}", {})[0].name == f"hf:{folder}"
+
+
+def test_weights_that_another_tool_has_quantized_are_refused(tmp_path: Path) -> None:
+    config = models.build("llama").config
+    config.save_pretrained(tmp_path)
+    content = json.loads((tmp_path / "config.json").read_text())
+    content["quantization_config"] = {"quant_method": "gptq", "bits": 4}
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    with pytest.raises(UsageError, match=r"its weights are quantized already \(gptq\)") as error:
+        building.read_configuration(building.Source(label="model=gptq", folder=tmp_path))
+    assert "the original model" in error.value.hint
 
 
 def test_defaults() -> None:
