@@ -73,7 +73,7 @@ def stacked_experts(base: nn.Module) -> list[str]:
     return [
         f"{name}.{parameter_name}"
         for name, module in base.named_modules()
-        if "Experts" in type(module).__name__
+        if "Experts" in type(module).__name__ or _ending(name) == "experts"
         for parameter_name, parameter in module.named_parameters(recurse=False)
         if parameter.dim() == 3 and parameter.is_floating_point()
     ]

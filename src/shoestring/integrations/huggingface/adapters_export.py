@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from shoestring.base.errors import RunError
@@ -53,22 +54,26 @@ def compute_with_saved(model: Any, folder: Path, compute: Callable[[], list[Tens
 
 def _compute_with_tensors(model: Any, folder: Path, compute: Callable[[], list[Tensor]]) -> list[Tensor]:
     """Do so with the tensors of `folder` in the model's own adapter: a second one of parameters or tokens is
-    none of all versions of peft."""
-    from peft import get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
+    none of all versions of peft, and some cannot read one of stacked experts."""
+    from peft import get_peft_model_state_dict, load_peft_weights
 
     with quiet():
-        tensors = {
-            name: weight.clone()
-            for name, weight in get_peft_model_state_dict(model, save_embedding_layers=False).items()
-        }
+        own = get_peft_model_state_dict(model, save_embedding_layers=False)
         saved = load_peft_weights(str(folder), device="cpu")
-        if saved.keys() != tensors.keys():
-            raise RunError(f"{folder} has not the tensors of the adapter", hint="this is a defect, please report it")
-        set_peft_model_state_dict(model, saved)
+    if saved.keys() != own.keys():
+        raise RunError(f"{folder} has not the tensors of the adapter", hint="this is a defect, please report it")
+    trained = {name: weight.clone() for name, weight in own.items()}
+    _copy(saved, own)
     try:
         return compute()
     finally:
-        set_peft_model_state_dict(model, tensors)
+        _copy(trained, own)
+
+
+@torch.no_grad()
+def _copy(tensors: Mapping[str, Tensor], targets: Mapping[str, Tensor]) -> None:
+    for name, target in targets.items():
+        target.copy_(tensors[name])
 
 
 def _base_weights(base: Any) -> dict[str, Tensor]:
