@@ -69,10 +69,10 @@ def main() -> None:
     if arguments.types is not None and arguments.json.exists():
         content["rows"] = json.loads(arguments.json.read_text(encoding="utf-8"))["rows"]
     known = {row["file"] for row in content["rows"]}
-    with tempfile.TemporaryDirectory() as folder:
-        paths = sorted(path for given in arguments.folders for path in _files(given))
+    with tempfile.TemporaryDirectory() as created:
+        paths = sorted(path for folder in arguments.folders for path in _files(folder))
         types = () if arguments.types is None else arguments.types or NEWEST
-        for path in (*paths, *_defaults(types, Path(folder), known)):
+        for path in (*paths, *_defaults(types, Path(created), known)):
             content["rows"].append(_answer(path, arguments.on))
             print(_line(content["rows"][-1]), flush=True)
             arguments.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

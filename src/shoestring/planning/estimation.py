@@ -77,7 +77,7 @@ def make_estimate(loaded: LoadedRecipe, target: Target, requested: Settings) -> 
     Raises UsageError for a microbatch that would split such an update, and TraceError if a training step of the model
     cannot be traced.
     """
-    given = loaded
+    original = loaded
     loaded = with_weight_type(loaded, target, requested)
     require_whole_batch(loaded, requested)
     divided = divide(loaded, target, requested)
@@ -95,7 +95,7 @@ def make_estimate(loaded: LoadedRecipe, target: Target, requested: Settings) -> 
         for name, value in settings.json().items()
         if name in _OPEN and not getattr(requested, name) and (name != "precision" or value == "fp32")
     }
-    command = plan_command(given, requested, target, {})
+    command = plan_command(original, requested, target, {})
     with collection_paused(), hinting_at_training(loaded), Tracer(loaded) as tracer:
         traced = with_lengths(tracer, loaded, target, candidate(tracer, loaded, target, settings))
         facts = tracer.facts.with_bounds(traced.trace.bounds)

@@ -15,6 +15,7 @@ import transformers
 from shoestring.base.config import parse_pairs
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
+from shoestring.base.units import bytes_text
 from shoestring.hardware.catalog import DEVICES
 from shoestring.integrations.huggingface import configuration, diffusion, versions
 from shoestring.planning.trace import Tracer
@@ -305,10 +306,12 @@ def test_experts_that_nf4_does_not_pack_are_a_note(tmp_path, qlora):
     base = loaded.recipe.model()
     if any(isinstance(module, torch.nn.ModuleList) and "experts" in name for name, module in base.named_modules()):
         pytest.skip("the experts of transformers 4.56 are ordinary layers, which nf4 packs")
-    (note,) = adapt.notes(adapt.model(base, loaded.adaptation), loaded)
+    notes = adapt.notes(adapt.model(base, loaded.adaptation), loaded)
+    note = next(note for note in notes if note.startswith("quantization=nf4"))
     bytes_ = 2 * 4 * 3 * 128 * 256 * 4
     assert "experts" in note and f"stay in float32, {bytes_ / 2**20:.2f} MiB" in note
-    assumed, length = qlora.facts.notes
+    assert f"such as Unsloth, stores them in {bytes_text(bytes_ * (1 / 2 + 4 / 64) / 4)}" in note
+    assumed, length, *_ = qlora.facts.notes
     assert length.startswith("all samples have")
     assert assumed.startswith("keys and values are repeated") and assumed.endswith("attention=library")
 

@@ -280,12 +280,12 @@ class Recorder(TorchDispatchMode):
         self._untracked.remove(other)
         self._live[address] = other, self._live[address][1]
 
-    def exchange_frees(self, start: Position, others: dict[int, int]) -> None:
-        """Let others, which have no tensors, be freed in place of storages that were freed since `start`.
+    def exchange_frees(self, start: Position, replacements: dict[int, int]) -> None:
+        """Let `replacements`, which have no tensors, be freed in place of storages that were freed since `start`.
 
         Raises KeyError for one that was not freed.
         """
-        missing = dict(others)
+        missing = dict(replacements)
         for number in range(start.events, len(self._events)):
             event = self._events[number]
             if isinstance(event, Free) and event.storage in missing:

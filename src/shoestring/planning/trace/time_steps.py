@@ -116,7 +116,7 @@ class _Loop:
         self._skipped: list[int] = []
         """The first storage of the forward of each skipped step."""
         self._has_backward = self._is_repeated = False
-        self._begun: tuple[int, Position] | None = None
+        self._running: tuple[int, Position] | None = None
         """The step whose backward runs, and where it began."""
         self._carried = range(0)
         """The storages of the backward of the step after that."""
@@ -243,8 +243,8 @@ class _Loop:
         """Run when the backward of the step with this number begins: that of the one after it has ended."""
         if not self._skipped:
             return
-        if self._begun is not None:
-            later, start = self._begun
+        if self._running is not None:
+            later, start = self._running
             is_next = later == number + 1 or (number == _FIRST - 1 and later == min(self._later_steps()))
             if not is_next:
                 raise NotRepeatableError("time steps have their backward in another order")
@@ -252,7 +252,7 @@ class _Loop:
             self._carried = range(start.storages, self._recorder.position().storages)
             if number == _FIRST - 1:
                 self._repeat_backward(start)
-        self._begun = number, self._recorder.position()
+        self._running = number, self._recorder.position()
 
     def _later_steps(self) -> list[int]:
         """Return the numbers of the steps that ran after the gap."""
