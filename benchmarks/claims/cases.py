@@ -188,8 +188,8 @@ CASES: dict[str, Case] = {
         for name, options in {
             "whole": "",
             "checkpointed": "checkpointing=full",
-            "lora": "lora_r=8",
-            "nf4": "lora_r=8 quantization=nf4",
+            "lora": "lora_r=8 weights=fp32",
+            "nf4": "lora_r=8 weights=fp32 quantization=nf4",
         }.items()
     },
 }

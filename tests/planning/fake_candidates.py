@@ -3,6 +3,7 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
+from shoestring.base.errors import TraceError
 from shoestring.hardware import targets
 from shoestring.planning.candidates import Candidate, Candidates
 from shoestring.recipe.options import Adaptation
@@ -43,7 +44,11 @@ class FakeCandidates(Candidates):
 
     def evaluate(self, settings):
         if settings not in self.evaluated:
-            high = self.bytes_of(settings)
+            try:
+                high = self.bytes_of(settings)
+            except TraceError:
+                self.refused += (settings.micro_batch,)
+                raise
             size = settings.micro_batch
             flops = round(10**9 * size * self.convolutions)
             trace = update(

@@ -2,10 +2,10 @@
 
 import pytest
 
-from shoestring.base.errors import UsageError
+from shoestring.base.errors import TraceError, UsageError
 from shoestring.base.settings import Settings
 from shoestring.hardware import targets
-from shoestring.planning.gpus import search
+from shoestring.planning.gpus import divisor_reasons, search
 from shoestring.planning.micro_batch import micro_batches
 from shoestring.planning.search import collect_candidates
 from tests.planning.fake_candidates import GIB, FakeCandidates, bytes_per_sample, default_seconds
@@ -137,6 +137,37 @@ def test_impossible_settings_raise_the_error_of_the_requested_ones():
         search(FakeCandidates(bytes_of=bytes_of), Settings())
     with pytest.raises(UsageError, match="fp32 with 7"):
         search(FakeCandidates(bytes_of=bytes_of), Settings(precision="fp32", micro_batch=7))
+
+
+@pytest.mark.parametrize(
+    ("divisor", "effective_batch", "size"), [(2, 64, 64), (2, 36, 18), (4, 64, 64), (8, 24, 8), (1, 64, 64)]
+)
+def test_microbatches_that_the_recipe_fails_with_are_left_out(divisor, effective_batch, size):
+    """As with timm's Mixup, which asserts that a batch is even; here one sample more than `size` does not fit."""
+
+    def bytes_of(settings):
+        if settings.micro_batch % divisor:
+            raise TraceError("AssertionError at mixup.py:218 in __call__: Batch size should be even when using this")
+        return bytes_per_sample(14 / size)(settings)
+
+    candidates = FakeCandidates(bytes_of=bytes_of, effective_batch=effective_batch)
+    ranked = search(candidates, Settings(precision="fp16", checkpointing="no"))
+    assert ranked[0].settings.micro_batch == size and (candidates.divisor > 1) == (divisor > 1)
+    (reason,) = divisor_reasons(candidates) if divisor > 1 else ["Batch size should be even"]
+    assert "Batch size should be even" in reason
+
+
+@pytest.mark.parametrize(
+    ("message", "evaluated"), [("AssertionError: never", {64, 1, 2, 4, 8}), ("aten::x depends on values", {64})]
+)
+def test_a_recipe_that_fails_with_all_microbatches_is_an_error(message, evaluated):
+    def bytes_of(settings):
+        raise TraceError(message)
+
+    candidates = FakeCandidates(bytes_of=bytes_of)
+    with pytest.raises(TraceError, match=message):
+        search(candidates, Settings())
+    assert set(candidates.refused) <= evaluated
 
 
 def test_cuda_graphs_without_a_gpu_are_refused():

@@ -1,11 +1,15 @@
+import json
+
+import shoestring
 from shoestring.base.settings import Settings
 from shoestring.hardware.targets import find
 from shoestring.planning.weight_type import precision_of_frozen_weights, with_weight_type
 from shoestring.recipe.finding import choose
+from tests.integrations.huggingface import tiny
 
 
-def weights(target, **values):
-    loaded, settings = choose("finetune", values)
+def weights(target, recipe="finetune", **values):
+    loaded, settings = choose(recipe, values)
     return with_weight_type(loaded, find(target), settings).options["weights"]
 
 
@@ -41,3 +45,35 @@ def test_adapters_in_bf16_are_not_planned_in_fp16():
 
     assert (planned("a100-80"), planned("t4")) == (("bf16", "bf16"), ("fp32", "fp32"))
     assert planned("t4", weights="fp16") == ("fp16", "fp32")
+
+
+def test_weights_that_adapters_freeze_have_16_bits_for_a_hugging_face_configuration_too(tmp_path):
+    recipe = f"hf:{tiny.write(tmp_path, tiny.LLAMA)}"
+    assert [weights(target, recipe, lora_r=8) for target in ("t4", "l4", "cpu")] == ["fp16", "bf16", "fp32"]
+    assert weights("t4", recipe) == weights("t4", recipe, lora_r=8, weights="fp32") == "fp32"
+
+
+class Wide:
+    """A layer of 14.9 GiB, which no T4 has room for."""
+
+    def model(self):
+        import torch
+
+        return torch.nn.Linear(2**16, 61_000, bias=False)
+
+    def batch(self, size):
+        import torch
+
+        return torch.zeros(size, 2**16)
+
+    def loss(self, model, batch):
+        return model(batch).square().mean()
+
+
+def test_an_estimate_that_does_not_fit_says_what_it_assumed():
+    answer = shoestring.estimate(Wide(), "t4", micro_batch=2)
+    assert "precision=fp32, checkpointing=no are assumed" in answer.assumption
+    assert "are assumed" in " ".join(str(answer).split())
+    assert answer.assumption == json.loads(json.dumps(answer.json()))["notes"][0]
+    fixed = shoestring.estimate(Wide(), "t4", micro_batch=2, precision="fp32", checkpointing="no")
+    assert (fixed.assumption, fixed.peak_bytes) == ("", answer.peak_bytes)

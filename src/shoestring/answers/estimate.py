@@ -23,7 +23,9 @@ def document(estimate: Estimate) -> Document:
             Fact("settings", [wording.settings(estimate.settings.json())]),
             wording.memory(estimate.memory),
             Fact("tensors by phase", [Labels([(name, bytes_text(size)) for name, size in estimate.phases.items()])]),
-            *wording.notes(wording.all_notes(estimate.target, estimate.facts)),
+            *wording.notes(
+                [text for text in (estimate.assumption, *wording.all_notes(estimate.target, estimate.facts)) if text]
+            ),
         ],
     )
 

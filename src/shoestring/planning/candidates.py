@@ -87,6 +87,12 @@ class Candidates:
     """How the work of samples depends on their length."""
     channels_last_error = ""
     """Why the recipe cannot be traced with `memory_format=channels_last`; empty if it can, or was not tried."""
+    divisor = 1
+    """What the samples of every microbatch are a multiple of."""
+    divisor_reason = ""
+    """The error of a trace because of which the divisor is larger than 1."""
+    refused: tuple[int, ...] = ()
+    """The microbatches whose trace failed."""
 
     def __init__(
         self, tracer: Tracer, loaded: LoadedRecipe, target: Target, calibration: Calibration | None = None
@@ -187,15 +193,19 @@ class Candidates:
 
     def _candidate(self, tracer: Tracer, changes: Mapping[str, Any], settings: Settings) -> Candidate:
         loaded = self.loaded.replace(**changes) if changes else self.loaded
-        return candidate(
-            tracer,
-            loaded,
-            self.target,
-            settings,
-            options=changes,
-            calibration=self.calibration,
-            length_work=self.length_work,
-        )
+        try:
+            return candidate(
+                tracer,
+                loaded,
+                self.target,
+                settings,
+                options=changes,
+                calibration=self.calibration,
+                length_work=self.length_work,
+            )
+        except TraceError:
+            self.refused += (settings.micro_batch or 0,)
+            raise
 
 
 def _key(changes: Mapping[str, Any], settings: Settings) -> _Key:

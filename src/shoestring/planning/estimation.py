@@ -10,6 +10,7 @@ from shoestring.base.settings import Settings
 from shoestring.base.units import bytes_text
 from shoestring.hardware.catalog import Target
 from shoestring.planning.candidates import candidate
+from shoestring.planning.commands import plan_command
 from shoestring.planning.estimate.memory import Breakdown
 from shoestring.planning.estimate.phases import peak_tensor_bytes
 from shoestring.planning.gpus import divide
@@ -36,6 +37,8 @@ class Estimate(display.Displayed):
     memory: Breakdown
     phases: Mapping[str, int]
     """The peak bytes of tensors in each phase of an update."""
+    assumption: str = ""
+    """What was assumed for settings that were left open, and what chooses them, if the update does not fit."""
 
     @property
     def peak_bytes(self) -> int:
@@ -53,7 +56,7 @@ class Estimate(display.Displayed):
             "settings": self.settings.json(),
             "parameters": {"total": self.facts.parameters_total, "trainable": self.facts.parameters_trainable},
             **self.memory.json(),
-            "notes": list(self.facts.notes),
+            "notes": [note for note in (self.assumption, *self.facts.notes) if note],
         }
 
     def __repr__(self) -> str:
@@ -74,6 +77,7 @@ def make_estimate(loaded: LoadedRecipe, target: Target, requested: Settings) -> 
     Raises UsageError for a microbatch that would split such an update, and TraceError if a training step of the model
     cannot be traced.
     """
+    original = loaded
     loaded = with_weight_type(loaded, target, requested)
     require_whole_batch(loaded, requested)
     divided = divide(loaded, target, requested)
@@ -85,6 +89,13 @@ def make_estimate(loaded: LoadedRecipe, target: Target, requested: Settings) -> 
     )
     if requested.micro_batch and requested.micro_batch > samples_per_shard(loaded.effective_batch, divided):
         loaded = loaded.replace(effective_batch=requested.micro_batch * (divided.logical_shards or 1))
+    # The precision of frozen weights is theirs, which is no assumption.
+    open_settings = {
+        name: value
+        for name, value in settings.json().items()
+        if name in _OPEN and not getattr(requested, name) and (name != "precision" or value == "fp32")
+    }
+    command = plan_command(original, requested, target, {})
     with collection_paused(), hinting_at_training(loaded), Tracer(loaded) as tracer:
         traced = with_lengths(tracer, loaded, target, candidate(tracer, loaded, target, settings))
         facts = tracer.facts.with_bounds(traced.trace.bounds)
@@ -95,4 +106,18 @@ def make_estimate(loaded: LoadedRecipe, target: Target, requested: Settings) -> 
         facts=facts,
         memory=traced.memory,
         phases=peak_tensor_bytes(traced.trace),
+        assumption="" if traced.memory.fits else _assumption(open_settings, command),
     )
+
+
+_OPEN = ("micro_batch", "precision", "checkpointing")
+"""The settings that decide most of the memory, and that a plan chooses if they are left open."""
+
+
+def _assumption(values: Mapping[str, Any], command: str) -> str:
+    """Return a sentence on these values of settings that were left open; empty without one."""
+    if not values:
+        return ""
+    names = ", ".join(f"{name}={value}" for name, value in values.items())
+    chooses = f"`{command}` chooses those with which it fits, if there are any" if command else "a plan chooses them"
+    return f"{names} {'is' if len(values) == 1 else 'are'} assumed, because no value was set: {chooses}"

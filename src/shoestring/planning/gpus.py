@@ -6,7 +6,7 @@ only if that memory would allow faster settings, or any. One GPU is compared wit
 
 from collections.abc import Iterator, Sequence
 
-from shoestring.base.errors import UsageError
+from shoestring.base.errors import TraceError, UsageError
 from shoestring.base.settings import Settings
 from shoestring.base.units import plural
 from shoestring.hardware.catalog import NCCL_BYTES, Target
@@ -39,6 +39,11 @@ _DIVIDED = {
 }
 """The parts of the memory that each value of `sharding` divides among the GPUs."""
 
+_DIVISORS = (2, 4, 8)
+"""What microbatches are multiples of where others fail."""
+_OWN_ERRORS = ("AssertionError", "RuntimeError", "ValueError")
+"""What code raises for a number of samples that it does not take; operators that cannot be traced raise others."""
+
 _BETWEEN_GPUS = ("gradient buckets", "NCCL buffers")
 """The parts of the memory that one GPU alone does not need."""
 
@@ -48,8 +53,41 @@ def search(candidates: Candidates, requested: Settings) -> list[Candidate]:
 
     Settings that `requested` fixes stay fixed. One GPU is better than several that are hardly faster.
 
-    Raises UsageError if the model, its optimizer or the device does not support the fixed settings.
+    Where the recipe's code fails with a microbatch, such as an odd one, only multiples of 2, 4 or 8 samples are tried.
+
+    Raises UsageError if the model, its optimizer or the device does not support the fixed settings, and TraceError if
+    it fails with these multiples too.
     """
+    error: TraceError | None = None
+    while True:
+        try:
+            return _search(candidates, requested)
+        except TraceError as later:
+            error = error or later
+            divisor = next((number for number in _DIVISORS if _excludes(candidates, requested, number)), None)
+            if divisor is None or not error.message.startswith(_OWN_ERRORS):
+                raise error from None
+            candidates.divisor, candidates.divisor_reason = divisor, error.message
+
+
+def _excludes(candidates: Candidates, requested: Settings, divisor: int) -> bool:
+    """Return whether multiples of the divisor are fewer sizes, without one that was refused."""
+    is_open = requested.micro_batch is None and not candidates.loaded.parts.learning.whole_batch
+    return is_open and divisor > candidates.divisor and any(size % divisor for size in candidates.refused)
+
+
+def divisor_reasons(candidates: Candidates) -> Iterator[str]:
+    """Yield why every microbatch is a multiple of 2, 4 or 8 samples."""
+    if candidates.divisor > 1:
+        name = "even" if candidates.divisor == 2 else f"a multiple of {candidates.divisor} samples"
+        refused = next(size for size in candidates.refused if size % candidates.divisor)
+        yield (
+            f"micro_batch: every microbatch is {name}, because the recipe fails with {refused}: "
+            f"{candidates.divisor_reason}"
+        )
+
+
+def _search(candidates: Candidates, requested: Settings) -> list[Candidate]:
     (first, *smaller) = layouts(candidates.loaded, candidates.target, requested)
     can_shard = gpus_of(first) > 1 and requested.sharding is None
     if can_shard and weights_exceed_memory(candidates, first) and "zero3" in _shardings(candidates, first):

@@ -48,6 +48,12 @@ def micro_batches(effective_batch: int, least: int = 1) -> list[int]:
     return sorted(size for size in sizes if size >= min(least, effective_batch))
 
 
+def divisible(sizes: Sequence[int], samples: int, divisor: int) -> list[int]:
+    """Return the microbatches with which every microbatch of so many samples is a multiple of `divisor`."""
+    counts = {size: -(-samples // size) for size in sizes}
+    return [size for size, count in counts.items() if divisor == 1 or samples % (count * divisor) == 0]
+
+
 def is_heavy(candidates: Candidates) -> bool:
     """Return whether the weights fill a large part of the device: then the smallest microbatch is traced first."""
     return candidates.tracer.facts.weight_bytes > candidates.target.device.memory_bytes / 4

@@ -20,7 +20,7 @@ from shoestring.planning.costs import planned_disk, planned_host
 from shoestring.planning.counts import Counts
 from shoestring.planning.estimate.calibration import Calibration
 from shoestring.planning.evaluations import predict_evaluations
-from shoestring.planning.gpus import layouts, search
+from shoestring.planning.gpus import divisor_reasons, layouts, search
 from shoestring.planning.job import work_of
 from shoestring.planning.light_weights import disk_reason, fitting_light_weights
 from shoestring.planning.limits import Limit, binding, limits
@@ -163,6 +163,7 @@ def plan_with(
             *reasons(ranked, loaded, target, requested, facts, bounds),
             *allocator_reasons,
             *disk_reason(chosen, requested, disk_of),
+            *divisor_reasons(candidates),
             *memory_format_reasons(ranked, requested, candidates.channels_last_error),
             *calibration_reason(calibration, target),
         ),

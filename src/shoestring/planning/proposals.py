@@ -13,8 +13,9 @@ from shoestring.planning.candidates import Candidate, Candidates
 from shoestring.planning.search import TIE_RATIO, collect_candidates, fastest
 from shoestring.planning.shares import samples_per_shard
 from shoestring.planning.trace.record import Facts, Trace
+from shoestring.planning.weight_type import with_weight_type
 from shoestring.recipe.option_notes import Cheaper
-from shoestring.recipe.options import Adaptation, LoadedRecipe, option_fields
+from shoestring.recipe.options import Adaptation, LoadedRecipe, option_fields, with_defaults
 
 _SMALLER_BATCH = Cheaper("a smaller effective batch, whose completions are generated all at once")
 """Of a recipe that generates samples: otherwise an effective batch is divided into microbatches."""
@@ -300,7 +301,8 @@ def _propose_adaptations(
 ) -> Iterator[Proposal]:
     """Propose the adaptations of any recipe's model that are not in use yet."""
     for values, title in _adaptations(candidates.loaded, facts):
-        result = _evaluate(candidates, values, _adapted(chosen.settings), budget)
+        settings = _adapted(chosen.settings)
+        result = _evaluate(candidates, {**values, **_stored_type(candidates, values, settings)}, settings, budget)
         if isinstance(result, Candidate):
             yield _proposal(title, values, result, changes_learning=True)
         elif result:
@@ -317,6 +319,15 @@ def _adaptations(loaded: LoadedRecipe, facts: Facts) -> Iterator[tuple[Mapping[s
             continue  # frozen random weights are of no use
         if unused and _is_possible(loaded, values):
             yield values, title
+
+
+def _stored_type(candidates: Candidates, values: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    """Return the type of the weights that adapters would freeze, if the recipe leaves it to the plan."""
+    loaded = candidates.loaded
+    if "lora_r" not in values or with_defaults(type(loaded.recipe), loaded.name).options.get("weights") != "auto":
+        return {}
+    adapted = with_weight_type(loaded.replace(**values, weights="auto"), candidates.target, settings)
+    return {"weights": adapted.options["weights"]}
 
 
 def _adapted(settings: Settings) -> Settings:

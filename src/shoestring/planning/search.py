@@ -21,6 +21,7 @@ from shoestring.planning.micro_batch import (
     LONG_TRACE_EVENTS,
     MIN_SPEEDUP,
     Series,
+    divisible,
     find_largest_that_fits,
     is_heavy,
     micro_batches,
@@ -168,13 +169,17 @@ def _precisions(requested: Settings, candidates: Candidates) -> Sequence[Precisi
 
 
 def micro_batch_sizes(candidates: Candidates, requested: Settings) -> list[int]:
-    """Return the microbatches to choose from, in rising order; a single sample has no batch statistics."""
+    """Return the microbatches to choose from, in rising order; a single sample has no batch statistics.
+
+    They are divisible by the divisor of the candidates; without such a size it is the whole shard.
+    """
     samples = rows_per_shard(candidates.loaded, candidates.tracer.facts, requested)
     if candidates.loaded.parts.learning.whole_batch:
         return [samples]
     if requested.micro_batch:
         return [min(requested.micro_batch, samples)]
-    return micro_batches(samples, least=2 if candidates.tracer.facts.batch_norm else 1)
+    sizes = micro_batches(samples, least=2 if candidates.tracer.facts.batch_norm else 1)
+    return divisible(sizes, samples, candidates.divisor) or sizes[-1:]
 
 
 def _is_precision_slower(

@@ -139,7 +139,9 @@ def notes(model: nn.Module) -> list[str]:
     """Return which weights of a quantized model stay unpacked although they could be large: stacked matrices.
 
     Those are the experts of a mixture in transformers 5, one tensor for all of a layer, which bitsandbytes does not
-    pack. Embeddings, norms and the output layer, which nobody packs, are not mentioned.
+    pack (https://github.com/bitsandbytes-foundation/bitsandbytes/issues/1849); Unsloth does
+    (https://github.com/unslothai/unsloth-zoo/pull/527). Embeddings, norms and the output layer, which nobody packs, are
+    not mentioned.
     """
     unpacked = {name: weight for name, weight in model.named_parameters() if weight.dim() > 2}
     count = sum(weight.numel() for weight in unpacked.values())
@@ -147,12 +149,14 @@ def notes(model: nn.Module) -> list[str]:
     if count < _LARGE_SHARE * total:
         return []
     name, weight = max(unpacked.items(), key=lambda item: item[1].numel())
-    size = count * weight.element_size()
+    size, packed_size = count * weight.element_size(), count // 2 + 4 * -(-count // BLOCK)
     return [
         f"quantization=nf4 packs linear layers: {count / total:.0%} of the weights are no such layers and stay in"
         f" {str(weight.dtype).removeprefix('torch.')}, {bytes_text(size)} ({name} and others, experts stacked in one"
-        f" tensor); with quantization=none, weights=bf16 would store them in {bytes_text(2 * count)}; published"
-        " weights in MXFP4 or another packed type are not simulated"
+        f" tensor), as with peft and bitsandbytes on transformers 5. A tool that packs experts too, such as Unsloth,"
+        f" stores them in {bytes_text(packed_size)}, so its peak is about {bytes_text(size - packed_size)} lower; with"
+        f" quantization=none, weights=bf16 would store them in {bytes_text(2 * count)}. Published weights in MXFP4 or"
+        " another packed type are not simulated"
     ]
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("transformers")
 import torch
 
 from shoestring.base.errors import UsageError
-from shoestring.integrations.huggingface.library_errors import explained
+from shoestring.integrations.huggingface.library_errors import explained, hint_at_samples
 from shoestring.recipe.finding import load
 from tests.integrations.huggingface.test_huggingface import forked, trace_recipe
 
@@ -116,6 +116,10 @@ KINDS: dict[tuple[str, str], tuple[dict[str, Any], dict[str, tuple[int, ...]]]] 
     ("dinov2", "Dinov2Model"): ({**IMAGE, "image_size": 16}, {"pixel_values": (3, 3, 16, 16)}),
     ("wav2vec2", "Wav2Vec2ForCTC"): (SPEECH, {"input_values": (3, 160_000), "labels": TOKENS}),
     ("wav2vec2", "Wav2Vec2ForSequenceClassification"): (SPEECH, {"input_values": (3, 160_000), "labels": (3,)}),
+    ("audio-spectrogram-transformer", "ASTForAudioClassification"): (
+        {**IMAGE, "num_mel_bins": 32, "max_length": 48},
+        {"input_values": (3, 48, 32), "labels": (3,)},
+    ),
     ("detr", "DetrForObjectDetection"): (DETECTOR, {"pixel_values": (3, 3, 224, 224)}),
     ("sam", "SamModel"): (MASKS, {"pixel_values": (3, 3, 32, 32), "input_boxes": (3, 1, 4)}),
 }
@@ -245,3 +249,16 @@ def test_what_a_library_refuses_is_one_sentence(
     with pytest.raises(UsageError, match="it needs timm") as caught, explained("DETR cannot be built", "config.json"):
         raise ImportError("TimmBackbone requires the timm library.\nInstall it with pip: `pip install timm`.")
     assert "pip install timm" in str(caught.value.hint)
+
+
+def test_an_error_of_a_model_that_runs_names_its_samples_and_not_its_file(tmp_path: Path) -> None:
+    """A published SigLIP 2 takes patches and their shapes: its file is right."""
+    recipe = load_recipe(tmp_path, "bert", "BertForMaskedLM", TEXT)
+    batch = {"input_ids": torch.zeros(2, 12, dtype=torch.long), "labels": torch.zeros(2, 11, dtype=torch.long)}
+    with pytest.raises(UsageError, match="BertForMaskedLM cannot be run with the samples of hf:") as caught:
+        recipe.loss(recipe.model(), batch)
+    assert "input_ids 2×12, labels 2×11" in caught.value.hint and "of your own" in caught.value.hint
+    assert "correct" not in caught.value.hint and "quantization" not in caught.value.hint
+    packed = torch.nn.Linear(2, 2)
+    packed.weight = torch.nn.Parameter(torch.zeros(2, dtype=torch.uint8), requires_grad=False)
+    assert "quantization=nf4" in hint_at_samples(packed, {})

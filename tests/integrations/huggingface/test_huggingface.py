@@ -15,6 +15,7 @@ import transformers
 from shoestring.base.config import parse_pairs
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
+from shoestring.base.units import bytes_text
 from shoestring.hardware.catalog import DEVICES
 from shoestring.integrations.huggingface import configuration, diffusion, versions
 from shoestring.planning.trace import Tracer
@@ -309,6 +310,7 @@ def test_experts_that_nf4_does_not_pack_are_a_note(tmp_path, qlora):
     assert share.startswith("lora_targets=attention adapts 11% of the weights of the model's blocks; without adapters")
     bytes_ = 2 * 4 * 3 * 128 * 256 * 4
     assert "experts" in note and f"stay in float32, {bytes_ / 2**20:.2f} MiB" in note
+    assert f"such as Unsloth, stores them in {bytes_text(bytes_ * (1 / 2 + 4 / 64) / 4)}" in note
     assumed, length, share = qlora.facts.notes
     assert share.startswith("lora_targets=attention adapts 33%")
     assert length.startswith("all samples have")

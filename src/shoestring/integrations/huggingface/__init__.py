@@ -6,7 +6,7 @@ The recipe is for estimates and plans: it loads no weights and has no data.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
@@ -94,6 +94,7 @@ class HuggingFace:
     source: ClassVar[str] = ""
     """A configuration file, a folder with one, or a name on the hub."""
     length_option = "seq_len"
+    adaptation_defaults: ClassVar[Mapping[str, Any]] = {"weights": "auto"}  # as libraries load what adapters freeze
     is_pretrained = True  # only its configuration is read, but it stands for the pretrained model that people fine-tune
 
     def __init__(self, options: Options | None = None) -> None:
@@ -156,7 +157,8 @@ class HuggingFace:
             return preference.mean_loss(chosen, rejected)
         if options.loss_chunk:
             return chunks.chunked_loss(model, batch, options.loss_chunk)
-        with library_errors.explained(f"{type(model).__name__} cannot be run", self.source):
+        hint = library_errors.hint_at_samples(model, batch)
+        with library_errors.explained(f"{_class_name(model)} cannot be run with the samples of hf:", hint):
             if "timestep" in batch:
                 return diffusion.loss(model, batch)
             value, outputs = losses.loss(model, batch, loop=options.trained_by, version=options.transformers)
@@ -177,6 +179,11 @@ class HuggingFace:
         trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
         optimizer: Optimizer = getattr(torch.optim, _OPTIMIZERS[self.options.optimizer])(trainable, lr=1e-4)
         return optimizer
+
+
+def _class_name(model: Any) -> str:
+    """Return the name of the model's class; peft's is about the adapters around it."""
+    return type(model.get_base_model() if hasattr(model, "get_base_model") else model).__name__
 
 
 _OPTIMIZERS = {

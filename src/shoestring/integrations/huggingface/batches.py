@@ -12,7 +12,7 @@ from shoestring.base.errors import UsageError
 from shoestring.integrations.huggingface import configuration, diffusion, heads, losses, preference
 from shoestring.integrations.huggingface.inputs import build_inputs, make_images, make_tokens
 from shoestring.integrations.huggingface.lengths import text_length
-from shoestring.integrations.huggingface.library_errors import OWN_RECIPE, explained
+from shoestring.integrations.huggingface.library_errors import OWN_RECIPE, explained, hint_at_file
 
 if TYPE_CHECKING:
     from shoestring.integrations.huggingface import Options
@@ -27,12 +27,12 @@ def make(source: str, size: int, options: Options) -> dict[str, Any]:
     """Return `size` samples for the model of a configuration. Raises UsageError where none can be made."""
     config = configuration.read(source)
     if isinstance(config, diffusion.Configuration):
-        with explained(f"no samples can be made for {config.class_name}", source):
+        with explained(f"no samples can be made for {config.class_name}", hint_at_file(source)):
             return dict(diffusion.build_batch(config, size))
     model_class = heads.find_model_class(config, options.head)
     if options.method == "dpo":
         return preference.full_pairs(size, text_length(config, options.seq_len)[0])
-    with explained(f"no samples can be made for {model_class.__name__}", source):
+    with explained(f"no samples can be made for {model_class.__name__}", hint_at_file(source)):
         return build_batch(model_class, config, size, options)
 
 

@@ -17,14 +17,14 @@ from shoestring.integrations.huggingface import (
     heads,
     preference,
 )
-from shoestring.integrations.huggingface.library_errors import explained
+from shoestring.integrations.huggingface.library_errors import explained, hint_at_file
 
 
 def build_model(source: str, options: Options) -> nn.Module:
     """Build the model for training, in fp32. Raises UsageError where `loss_chunk` or `method` is not supported."""
     config = configuration.read(source)
     if isinstance(config, diffusion.Configuration):
-        with explained(f"{config.class_name} cannot be built", source):
+        with explained(f"{config.class_name} cannot be built", hint_at_file(source)):
             return diffusion.build_model(config)
     attention.register()
     model_class = heads.find_model_class(config, options.head)
@@ -34,7 +34,7 @@ def build_model(source: str, options: Options) -> nn.Module:
         chunks.require_plain_head(model_class, config)
     fix_random_parts(config)
     implementation = choose_attention(model_class, config, options)
-    with explained(f"{model_class.__name__} cannot be built", source):
+    with explained(f"{model_class.__name__} cannot be built", hint_at_file(source)):
         model: Any = model_class._from_config(config, dtype=torch.float32, attn_implementation=implementation)
     model.config.use_cache = False
     training_model: nn.Module = model.train()

@@ -57,9 +57,20 @@ def _make_spectra(config: Any, size: int, _options: Options) -> dict[str, Tensor
     return {"input_features": torch.zeros(size, config.num_mel_bins, 2 * config.max_source_positions)}
 
 
-def _make_waveforms(_config: Any, size: int, options: Options) -> dict[str, Tensor]:
-    """Return (size, samples of a waveform) float32."""
+def _make_waveforms(config: Any, size: int, options: Options) -> dict[str, Tensor]:
+    """Return (size, samples of a waveform) float32; of models that take a spectrum under this name (size, frames,
+    frequencies), with the frames of the configuration."""
+    if takes_spectra(config):
+        return {"input_values": torch.zeros(size, config.max_length, config.num_mel_bins)}
     return {"input_values": torch.zeros(size, int(options.audio_seconds * SAMPLING_RATE))}
+
+
+def takes_spectra(config: Any) -> bool:
+    """Return whether `input_values` are spectra with a fixed number of frames, as of the audio spectrogram transformer.
+
+    (`ASTConfig` in transformers' `models/audio_spectrogram_transformer`.)
+    """
+    return hasattr(config, "num_mel_bins") and hasattr(config, "frequency_stride") and hasattr(config, "max_length")
 
 
 _INPUTS: dict[str, Callable[[Any, int, Any], dict[str, Tensor]]] = {

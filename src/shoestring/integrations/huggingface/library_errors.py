@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
+from torch import nn
 
 from shoestring.base.errors import ShoestringError, UsageError
 from shoestring.base.packages.broken import broken_library
@@ -28,8 +30,9 @@ def one_sentence(error: BaseException) -> str:
 
 
 @contextmanager
-def explained(doing: str, source: str) -> Iterator[None]:
-    """Turn an exception of a library's code into a UsageError: `doing`, such as "BertModel cannot be built".
+def explained(doing: str, hint: str) -> Iterator[None]:
+    """Turn an exception of a library's code into a UsageError: `doing`, such as "BertModel cannot be built", and its
+    hint.
 
     Passed on are errors of Shoestring, of memory, and those that say only that a tensor has no values, which tracing
     explains.
@@ -55,11 +58,30 @@ def explained(doing: str, source: str) -> Iterator[None]:
             ) from error
         if _has_no_values(error):
             raise
-        raise UsageError(
-            f"{doing}: {one_sentence(error)}",
-            hint=f"correct the field of {source} that it is about; or choose another class with head=, or another"
-            " length with seq_len=",
-        ) from error
+        raise UsageError(f"{doing}: {one_sentence(error)}", hint=hint) from error
+
+
+def hint_at_file(source: str) -> str:
+    """Return the hint for a model that cannot be built: its file is wrong, or the installed library cannot build it."""
+    return (
+        f"if {source} was written or changed by hand, correct the field that this is about; a file as it was published "
+        f"may need another version of the library, or choose another class with head=, or {OWN_RECIPE}"
+    )
+
+
+def hint_at_samples(model: nn.Module, batch: Mapping[str, Any]) -> str:
+    """Return the hint for a model that cannot be run with a batch: which samples it got, and what else may be wrong."""
+    packed = any(parameter.dtype == torch.uint8 for parameter in model.parameters())
+    forms = ", ".join(
+        f"{name} {'×'.join(map(str, value.shape))}" for name, value in batch.items() if isinstance(value, torch.Tensor)
+    )
+    parts = [
+        "its code may read a weight that is packed in 4 bits: try without quantization=nf4" if packed else "",
+        f"hf: gave it {forms or 'no tensors'}: a class that takes other inputs needs a recipe of your own, a file with "
+        "model(), batch() and loss(); or choose another class with head=, or another length with seq_len=",
+        "only a configuration that was written by hand may have sizes that do not match",
+    ]
+    return "; ".join(part for part in parts if part)
 
 
 def _has_no_values(error: Exception) -> bool:

@@ -16,7 +16,7 @@ from shoestring.integrations.huggingface import (
     heads,
     loops,
 )
-from shoestring.integrations.huggingface.inputs import image_sides
+from shoestring.integrations.huggingface.inputs import image_sides, takes_spectra
 from shoestring.integrations.huggingface.lengths import text_length
 
 if TYPE_CHECKING:
@@ -43,9 +43,15 @@ def notes(source: str, options: Options) -> list[str]:
     lines += _loop(name, options)
     if names := build.fix_random_parts(config):
         lines.append(f"{', '.join(names)}: no layer is skipped and no part of the input is masked in this estimate")
+    if main_input == "input_values":
+        lines.append(
+            f"spectra of {config.max_length} frames"
+            if takes_spectra(config)
+            else f"waveforms of {options.audio_seconds:g} seconds (audio_seconds) at 16 kHz"
+        )
     if main_input == "pixel_values":
         lines.append("images of {} x {} pixels".format(*image_sides(config, options)))
-    return [*lines, *_samples(name, arguments, main_input, options)]
+    return [*lines, *_samples(name, arguments, main_input)]
 
 
 def _attention(model_class: Any, config: Any, options: Options) -> list[str]:
@@ -79,10 +85,10 @@ def _loop(name: str, options: Options) -> list[str]:
     return lines
 
 
-def _samples(name: str, arguments: set[str], main_input: str, options: Options) -> list[str]:
+def _samples(name: str, arguments: set[str], main_input: str) -> list[str]:
     """Return what the samples and the loss are, where that is not the same for everyone."""
     if main_input == "input_values":
-        return [f"waveforms of {options.audio_seconds:g} seconds (audio_seconds) at 16 kHz"]
+        return []
     if "return_loss" in arguments:
         return ["the loss is contrastive, over all pairs of the microbatch"]
     if "input_boxes" in arguments:

@@ -3,14 +3,15 @@
 A trace takes its time in Python, for each operator, and the blocks of a language model are identical. The first two and
 the last block of a group run. The events of the second one's forward are repeated for the following blocks, with new
 storages; in backward, which runs in reverse, those of the last one. The record is exactly that of running all blocks:
-the last block's forward and the second one's backward run after the folded blocks, and must have the same events.
-Whatever else could make a difference raises NotRepeatableError; the model is then traced without folding.
+the last block's forward and the second one's backward run after the folded blocks, and must have the same events. The
+time steps of a scan are folded in the same way (`time_steps.py`). Whatever else could make a difference raises
+NotRepeatableError; the model is then traced without folding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from torch import nn
@@ -19,6 +20,7 @@ from shoestring.planning.trace import identical, redirected
 from shoestring.planning.trace.block_calls import Group
 from shoestring.planning.trace.recorder import Recorder
 from shoestring.planning.trace.templates import NotRepeatableError
+from shoestring.planning.trace.time_steps import Scans
 
 __all__ = ["Folding", "NotRepeatableError"]
 
@@ -26,17 +28,25 @@ _LEAST_BLOCKS = 4
 
 
 class Folding:
-    """Folds identical `blocks` of the model in the microbatches that run in the context `microbatch`."""
+    """Folds identical `blocks` of the model, and scans, in the microbatches that run in the context `microbatch`.
 
-    def __init__(self, recorder: Recorder, model: nn.Module, blocks: Sequence[nn.Module]) -> None:
+    Without `blocks`, None, nothing is folded.
+    """
+
+    def __init__(self, recorder: Recorder, model: nn.Module, blocks: Sequence[nn.Module] | None) -> None:
         self._recorder = recorder
-        self._groups = [Group(recorder, blocks) for blocks in identical.groups(model, blocks, _LEAST_BLOCKS)]
+        self._groups = [Group(recorder, blocks) for blocks in identical.groups(model, blocks or (), _LEAST_BLOCKS)]
+        self.scans = None if blocks is None else Scans(recorder)
         self._is_active = False
 
     @property
     def count(self) -> int:
         """The number of calls of blocks that were folded."""
         return sum(group.folded_calls for group in self._groups)
+
+    @property
+    def _has_folded(self) -> bool:
+        return self.count > 0 or (self.scans is not None and self.scans.count > 0)
 
     @contextmanager
     def microbatch(self) -> Iterator[None]:
@@ -45,7 +55,8 @@ class Folding:
             group.passes.clear()
         self._is_active = True
         try:
-            yield
+            with self.scans.microbatch() if self.scans else nullcontext():
+                yield
         finally:
             self._is_active = False
         for group in self._groups:
@@ -64,9 +75,10 @@ class Folding:
             for index, block in enumerate(group.blocks):
                 self._redirect(group, index, block)
         try:
-            yield
+            with self.scans.attached() if self.scans else nullcontext():
+                yield
         except Exception as error:
-            if self.count:
+            if self._has_folded:
                 raise NotRepeatableError(str(error)) from error
             raise
         finally:

@@ -262,6 +262,46 @@ class Recorder(TorchDispatchMode):
         self._untracked.remove(index)
         self._events.append(Free(index))
 
+    def free_live(self, index: int) -> None:
+        """Record that a storage is freed whose tensor stays: `rename` has to give it another storage.
+
+        Raises KeyError if it has none.
+        """
+        self._address(index)
+        self.append_free(index)
+
+    def append_free(self, index: int) -> None:
+        """Record that a storage without a tensor, which is in no list of this recorder any more, is freed."""
+        self._events.append(Free(index))
+
+    def rename(self, index: int, other: int) -> None:
+        """Let the tensor of a storage be that of `other`, which has none. Raises KeyError."""
+        address = self._address(index)
+        self._untracked.remove(other)
+        self._live[address] = other, self._live[address][1]
+
+    def exchange_frees(self, start: Position, replacements: dict[int, int]) -> None:
+        """Let `replacements`, which have no tensors, be freed in place of storages that were freed since `start`.
+
+        Raises KeyError for one that was not freed.
+        """
+        missing = dict(replacements)
+        for number in range(start.events, len(self._events)):
+            event = self._events[number]
+            if isinstance(event, Free) and event.storage in missing:
+                other = missing.pop(event.storage)
+                self._untracked.remove(other)
+                self._events[number] = Free(other)
+        if missing:
+            raise KeyError(next(iter(missing)))
+
+    def _address(self, index: int) -> int:
+        """Return the address of a tensor's storage. Raises KeyError."""
+        for address, (storage, _) in self._live.items():
+            if storage == index:
+                return address
+        raise KeyError(index)
+
     @property
     def untracked(self) -> bool:
         """Whether any storage without a tensor is allocated."""

@@ -128,7 +128,7 @@ class SimulatedPlace:
 
     def _observe(self, model: nn.Module, blocks: list[nn.Module]) -> None:
         """Fold the blocks of a model that all techniques have been applied to, and attach what gathers its weights."""
-        self._microbatches.folding = Folding(self._recorder, model, blocks if self._folds else [])
+        self._microbatches.folding = Folding(self._recorder, model, blocks if self._folds else None)
         self._stack.enter_context(self._microbatches.folding.attached())
         if self._torch_ddp and self._gpus > 1:
             self.hooks = DistributedReplicas(self._recorder, model)
