@@ -24,7 +24,7 @@ from shoestring.api.weights import converse, evaluate, export, load, predict
 
 __all__ = [
     "check", "compare", "config_file", "converse", "cross_validate", "estimate", "evaluate", "export",
-    "is_first_process", "load", "measure", "new_recipe", "notebook", "plan", "plan_inference", "predict", "prepare_rehearsal", "priced_targets",
-    "process_started", "recipes", "rehearse", "replay", "report", "target_names", "targets", "train",
-    "train_supervised", "watch", "write_lengths",
+    "is_first_process", "load", "measure", "new_recipe", "notebook", "plan", "plan_inference", "predict",
+    "prepare_rehearsal", "priced_targets", "process_started", "recipes", "rehearse", "replay", "report",
+    "target_names", "targets", "train", "train_supervised", "watch", "write_lengths",
 ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -366,8 +367,38 @@ def with_defaults(
         )
 
 
+def _require_dataclass(recipe: object) -> None:
+    """Raise UsageError if the recipe has `options` that are not an instance of a dataclass, or does not take them."""
+    options = getattr(recipe, "options", None)
+    if options is None:
+        return
+    name, kind = type(recipe).__name__, type(options)
+    if isinstance(options, type):
+        raise UsageError(
+            f"the options of {name} are the class {options.__name__}, not an instance of it",
+            hint=f"write options = {options.__name__}()",
+        )
+    if not dataclasses.is_dataclass(options):
+        raise UsageError(
+            f"the options of {name} are of the type {kind.__module__}.{kind.__name__}, not an instance of a dataclass",
+            hint="--set needs the names, types and defaults of a frozen dataclass: give those values that --set may "
+            "change as its fields, and build the configuration from them in model() and data(). Or call the attribute "
+            "otherwise, such as `config`: then the recipe has only the options that every recipe has",
+        )
+    try:
+        inspect.signature(type(recipe)).bind(options)
+    except TypeError as error:
+        raise UsageError(
+            f"{name}(options) is not possible: {error}",
+            hint="let its __init__ take the options: def __init__(self, options=Options()): self.options = options",
+        ) from error
+    except ValueError:  # a class without a signature
+        return
+
+
 def _with_defaults(loaded: LoadedRecipe) -> LoadedRecipe:
     recipe = loaded.recipe
+    _require_dataclass(recipe)
     own, adaptation_fields = own_fields(loaded), _adaptation_fields(loaded)
     without_default = {*config.fields(AbsentData), *config.fields(FoldOption)}
 
@@ -421,8 +452,8 @@ def _fold_problems(recipe: object, text: str | None) -> list[str]:
     own = getattr(recipe, "fold", None)
     if own is not None and not isinstance(own, str):
         return [
-            f"fold={text}: the recipe has a `fold` of its own, {own!r:.60}, and would not get this text: make it a field "
-            "of the recipe's options (of the type int, from 0, with the number of folds in the field folds)"
+            f"fold={text}: the recipe has a `fold` of its own, {own!r:.60}, and would not get this text: make it a "
+            "field of the recipe's options (of the type int, from 0, with the number of folds in the field folds)"
         ]
     try:
         Fold.parse(text)

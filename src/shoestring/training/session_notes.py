@@ -64,6 +64,6 @@ def _fold_notes(loaded: LoadedRecipe, data: Mapping[str, Any]) -> list[str]:
     if not count:
         return []
     return [
-        f"fold={loaded.fold} is a fold of the training part of data(); its {count_text(count)} validation samples are not "
-        "used: add them to the training part to use them"
+        f"fold={loaded.fold} is a fold of the training part of data(); its {count_text(count)} validation samples are "
+        "not used: add them to the training part to use them"
     ]

@@ -36,9 +36,9 @@ class Data:
     """`group(dataset, index)` -> what a sample belongs to, such as its patient: a fold has all samples of a group or
     none."""
     unaugmented: Callable[[Any], Any] | None = None
-    """`unaugmented(dataset)` -> the samples of the training dataset, at the same indices, as they are evaluated: without
-    random changes. A fold (the option `fold`) is held out from the training data, whose samples it evaluates; by default
-    as they are."""
+    """`unaugmented(dataset)` -> the samples of the training dataset, at the same indices, as they are evaluated:
+    without random changes. The samples of a fold (the option `fold`) are then evaluated so; by default as in training.
+    """
     held_out_part: str = "validation"
     """The part of `data()` with the samples that a fold holds out, for the out-of-fold predictions: `test` in a recipe
     that divides its data itself and needs its validation part to choose the best weights."""

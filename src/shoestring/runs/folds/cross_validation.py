@@ -11,12 +11,12 @@ from typing import Any
 from shoestring.base.errors import RunError, UsageError
 from shoestring.base.streams import write_messages
 from shoestring.recipe.folds import Fold, all_folds
-from shoestring.runs.folds import folder
 from shoestring.runs.folds.outcome import CrossValidation, metrics_of_folds
 from shoestring.runs.train.session import LaunchRequest, local_target
 from shoestring.runs.train.supervised import session_seconds, train_supervised
 from shoestring.runs.train.supervisor import supervise
 from shoestring.training.engine.parallel.launcher import Launcher
+from shoestring.training.run_directory import fold_runs
 from shoestring.training.run_directory.stored import StoredState, resume_command
 from shoestring.training.session.deadline import Deadline, seconds_to_end
 from shoestring.training.session.outcome import Outcome
@@ -47,13 +47,13 @@ def cross_validate(
             f"--set fold=1/{count}",
         )
     request = _with_limit(request)
-    folder.create(request.run)
+    fold_runs.create(request.run)
     outcomes = [_state(request.run, fold).outcome() for fold in folds]
     reason = ""
     for index, fold in enumerate(folds):
         if outcomes[index].status == "finished":
             continue
-        write_messages(f"fold {fold.number} of {count}: {folder.run_of(request.run, fold).path}")
+        write_messages(f"fold {fold.number} of {count}: {fold_runs.run_of(request.run, fold).path}")
         outcomes[index] = _train(recipe, values, _of_fold(request, fold), fold, in_child)
         if outcomes[index].status != "finished":
             reason = f"fold {fold.number} is paused: {outcomes[index].reason}"
@@ -81,7 +81,7 @@ def _with_limit(request: LaunchRequest) -> LaunchRequest:
 
 def _state(path: Path, fold: Fold) -> StoredState:
     """Return the state of a fold, which is paused at update 0 if it has not begun."""
-    return folder.run_of(path, fold).state() or StoredState(status="paused", reason="it has not begun")
+    return fold_runs.run_of(path, fold).state() or StoredState(status="paused", reason="it has not begun")
 
 
 def _of_fold(request: LaunchRequest, fold: Fold) -> LaunchRequest:
@@ -92,7 +92,7 @@ def _of_fold(request: LaunchRequest, fold: Fold) -> LaunchRequest:
         limit_seconds = max(0.0, limit_seconds - (started - request.started))
     return replace(
         request,
-        run=folder.run_of(request.run, fold).path,
+        run=fold_runs.run_of(request.run, fold).path,
         started=started,
         limit_seconds=limit_seconds,
         backup=_place(request.backup, fold),
@@ -149,7 +149,7 @@ def _predict(
 
         return write_out_of_fold(recipe, values, request, folds)
 
-    file = request.run / folder.OUT_OF_FOLD
+    file = request.run / fold_runs.OUT_OF_FOLD
     reason = work() if in_child is None else _predict_in_child(lambda: in_child(work), request)
     if reason:
         return None, (), reason
@@ -176,4 +176,4 @@ def _predict_in_child(work: Callable[[], int], request: LaunchRequest) -> str:
             f"the process of the out-of-fold predictions was ended by {signal.Signals(-end.status).name}",
             hint="repeat the command",
         )
-    return "" if (request.run / folder.META).exists() else "the out-of-fold predictions are not complete"
+    return "" if (request.run / fold_runs.META).exists() else "the out-of-fold predictions are not complete"

@@ -13,7 +13,6 @@ from shoestring.base.system_errors import explaining
 from shoestring.recipe.finding import find
 from shoestring.recipe.folds import Fold
 from shoestring.runs.evaluate import labeled_inputs
-from shoestring.runs.folds.folder import META, OUT_OF_FOLD, run_of
 from shoestring.runs.folds.training import fold_values
 from shoestring.runs.model import load_model
 from shoestring.runs.predict.digests import weights_digest
@@ -25,6 +24,7 @@ from shoestring.runs.train.session import LaunchRequest
 from shoestring.runs.train.starting import continue_run
 from shoestring.training.checkpoint.files import remove_file, replace, write_file, write_json
 from shoestring.training.data.seeded import seeded_data
+from shoestring.training.run_directory.fold_runs import META, OUT_OF_FOLD, run_of
 
 
 def write_out_of_fold(

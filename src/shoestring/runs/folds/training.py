@@ -7,11 +7,11 @@ from shoestring.base import config
 from shoestring.recipe.finding import choose, find
 from shoestring.recipe.folds import Fold, values_of
 from shoestring.recipe.options import LoadedRecipe, own_fields
-from shoestring.runs.folds.folder import run_of
 from shoestring.runs.train.launch import launch
 from shoestring.runs.train.session import LaunchRequest, local_target
 from shoestring.runs.train.starting import write_config_file
 from shoestring.training.run_directory.directory import RunDirectory
+from shoestring.training.run_directory.fold_runs import run_of
 from shoestring.training.run_directory.stored import StoredPlan
 from shoestring.training.session.outcome import Outcome
 

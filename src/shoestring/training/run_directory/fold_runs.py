@@ -39,3 +39,9 @@ def create(folder: Path) -> None:
             f"{folder} has something else than the runs of folds: {', '.join(others[:5])}",
             hint="choose an empty or new directory: --run runs/NAME",
         )
+
+
+def naming_folds(path: Path, hint: str) -> str:
+    """Return the hint of an error that `path` is no run; another one if it has the runs of folds."""
+    runs = runs_in(path)
+    return f"it has the runs of {len(runs)} folds: name one of them, such as {runs[0].path}" if runs else hint
