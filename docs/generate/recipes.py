@@ -10,8 +10,8 @@ from docs.generate.settings import section, value_text
 from shoestring.base import config
 from shoestring.recipe.absent_data import AbsentData
 from shoestring.recipe.finding import find
-from shoestring.recipe.installed import built_in_names
 from shoestring.recipe.folds import FoldOption
+from shoestring.recipe.installed import built_in_names
 from shoestring.recipe.options import Adaptation, Common, LoadedRecipe, option_fields, own_fields, size_defaults
 
 _INTRODUCTION = """

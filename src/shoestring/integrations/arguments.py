@@ -125,11 +125,10 @@ def refuse_distribution(trainer: Any, processes: Processes) -> None:
 def notes(args: Any, settings: Settings) -> list[str]:
     """Return notes for the user on arguments that have another effect than in the library."""
     sentences = []
-    if args.save_total_limit is not None and args.save_total_limit != (
-        kept := settings.keep_checkpoints or KEEP_CHECKPOINTS
-    ):
+    count = settings.keep_checkpoints or KEEP_CHECKPOINTS
+    if args.save_total_limit not in (None, count):
         sentences.append(
-            f"save_total_limit={args.save_total_limit} is not used: the run keeps its {kept} "
+            f"save_total_limit={args.save_total_limit} is not used: the run keeps its {count} "
             "newest checkpoints (keep_checkpoints)"
         )
     if args.save_only_model:

@@ -1,4 +1,4 @@
-"""What a run's directory retains, chosen so that the run fits the disk: checkpoints, and the type of the weights to use."""
+"""What a run's directory retains, chosen to fit the disk: the checkpoints, and the type of the weights to use."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
