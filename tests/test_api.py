@@ -23,9 +23,10 @@ ARGUMENTS = {
 }
 """Options that a command parses, and the arguments of `api` that receive the result."""
 _OF_THE_COMMAND_ALONE = {"as_json", "full", "purpose", "config_file", "once", "measure", "lengths", "overwrite", "by"}
-_OF_THE_COMMAND_ALONE |= {"prepare"}
+_OF_THE_COMMAND_ALONE |= {"prepare", "folds"}
 """Options of the command line. `check --measure` is `api.measure`, `check --lengths` is `api.write_lengths`,
-`rehearse --prepare` is `api.prepare_rehearsal`, and `plan --by` is `by_seconds` of `api.compare`."""
+`rehearse --prepare` is `api.prepare_rehearsal`, `train --folds` is `api.cross_validate`, and `plan --by` is
+`by_seconds` of `api.compare`."""
 
 
 @pytest.mark.parametrize("command", app.registered_commands, ids=lambda command: command.callback.__name__)

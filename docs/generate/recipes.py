@@ -10,6 +10,7 @@ from docs.generate.settings import section, value_text
 from shoestring.base import config
 from shoestring.recipe.absent_data import AbsentData
 from shoestring.recipe.finding import find
+from shoestring.recipe.folds import FoldOption
 from shoestring.recipe.installed import built_in_names
 from shoestring.recipe.options import Adaptation, Common, LoadedRecipe, option_fields, own_fields, size_defaults
 
@@ -46,9 +47,9 @@ def page() -> str:
     parts += [_section(loaded) for loaded in recipes]
     rows = table(("recipe", "a row", "its samples"), (_row(loaded) for loaded in recipes))
     absent = _ABSENT.replace("{rows}", rows.rstrip("\n"))
-    for introduction, cls in ((_EVERY, Common), (absent, AbsentData), (_ADAPTATION, Adaptation)):
+    for introduction, cls in ((_EVERY, Common), ("", FoldOption), (absent, AbsentData), (_ADAPTATION, Adaptation)):
         documented = attributes(cls)
-        parts.append(introduction)
+        parts += [introduction] if introduction else []
         parts += [section(field, documented[name].docstring, level="###") for name, field in config.fields(cls).items()]
     return "\n".join(parts)
 
@@ -67,7 +68,8 @@ def _summary(loaded: LoadedRecipe) -> str:
 
 def _section(loaded: LoadedRecipe) -> str:
     own, fields = own_fields(loaded), option_fields(loaded)
-    shared = {**config.fields(Common), **config.fields(AbsentData), **config.fields(Adaptation)}
+    owners = (Common, FoldOption, AbsentData, Adaptation)
+    shared = {name: field for owner in owners for name, field in config.fields(owner).items()}
     changed = {name: loaded.options[name] for name in fields if name not in own}
     changed = {name: value for name, value in changed.items() if value != shared[name].default}
     missing = [name for name in shared if name not in fields]

@@ -7,6 +7,7 @@ run = shoestring.train("temporal", plan, run="runs/temporal")     # call it agai
 from shoestring.api import (
     check,
     compare,
+    cross_validate,
     estimate,
     evaluate,
     export,
@@ -28,6 +29,7 @@ __all__ = [
     "__version__",
     "check",
     "compare",
+    "cross_validate",
     "estimate",
     "evaluate",
     "export",
@@ -43,3 +45,8 @@ __all__ = [
     "train",
     "watch",
 ]
+
+
+def __dir__() -> list[str]:
+    """Return the public names alone, without the modules that they are from."""
+    return __all__

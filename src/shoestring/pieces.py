@@ -56,3 +56,8 @@ update = accepts_old_arguments(engine_update)
 
 if not TYPE_CHECKING:
     __getattr__ = attributes_of(__name__)
+
+
+def __dir__() -> list[str]:
+    """Return the public names alone."""
+    return __all__

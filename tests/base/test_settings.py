@@ -18,7 +18,7 @@ def test_unknown_setting_is_refused():
 
 def test_all_invalid_values_are_reported():
     with pytest.raises(UsageError) as error:
-        Settings(micro_batch=0, keep_checkpoints=1, save_every_updates=0, stage="20")
+        Settings(micro_batch=0, keep_checkpoints=0, save_every_updates=0, stage="20")
     assert len(error.value.problems) == 4 and "stage=20: expected no or yes" in error.value.problems[-1]
     with pytest.raises(UsageError) as error:
         Settings(save="none", save_epochs=1)

@@ -53,7 +53,7 @@ def test_recipes_has_one_line_for_each(run_command, monkeypatch):
 
 def test_options_of_a_recipe_are_in_groups(run_command):
     _, out, _ = run_command("recipes", "temporal")
-    names = ("size=full", "subset=", "horizon=8", "optimizer_states=own", "checkpointing=", "keep_checkpoints=2")
+    names = ("size=full", "subset=", "horizon=8", "optimizer_states=own", "checkpointing=", "keep_checkpoints=")
     assert [out.count(f"  {name}") for name in names] == [1] * len(names)
     positions = [out.index(f"  {name}") for name in names]
     assert positions == sorted(positions)
@@ -190,7 +190,7 @@ INVALID = (
             "micro_batch=many: expected",
         ),
         "no value": (["plan", "temporal", "--set", "epochs"], "write --set epochs=3"),
-        "too small": (["plan", "temporal", "--set", "keep_checkpoints=1"], "must be at least 2"),
+        "too small": (["plan", "temporal", "--set", "keep_checkpoints=0"], "must be at least 1"),
         "unknown recipe": (["plan", "tempral"], "did you mean temporal?"),
         "no such file": (["train", "nope.py", "--run", "x"], "there is no file"),
         "unknown target": (["plan", "temporal", "--on", "kagle-t4"], "did you mean kaggle-t4?"),

@@ -136,11 +136,20 @@ def test_light_weights_in_fp16_are_chosen_for_a_small_disk_and_else_proposed():
         "stays the same)"
     )
     assert plan_for(small, own.replace(light_weights="fp16"), thorough=False).fits
-    # Light weights of half the size are not always enough.
-    smaller = plan_for(
-        targets.with_limits(with_memory(8000), disk_bytes=disk.peak_bytes - 2 * disk.light_checkpoint_bytes)
-    )
-    assert smaller.verdict == "does not fit" and smaller.settings.light_weights == "own"
+
+
+def test_one_checkpoint_is_kept_on_a_small_disk_and_else_proposed():
+    """Where light weights of half the size are not enough."""
+    whole = plan_for(with_memory(8000), thorough=False)
+    disk = whole.disk
+    assert whole.settings.keep_checkpoints == 2
+    small = targets.with_limits(with_memory(8000), disk_bytes=disk.peak_bytes - 2 * disk.light_checkpoint_bytes)
+    chosen = plan_for(small, thorough=False)
+    assert chosen.fits and (chosen.settings.keep_checkpoints, chosen.settings.light_weights) == (1, "own")
+    assert chosen.disk.peak_bytes == disk.peak_bytes - disk.full_checkpoint_bytes
+    assert any(reason.startswith("keep_checkpoints 1: with 2 full checkpoints") for reason in chosen.reasons)
+    plan = plan_for(small, Settings(precision="fp32", keep_checkpoints=2))
+    assert plan.changes[0].startswith("disk: --set keep_checkpoints=1 would be enough (one full checkpoint; the")
 
 
 def test_a_run_without_saves_needs_less_time_and_the_same_disk():

@@ -21,7 +21,7 @@ class Mine:
 def test_attributes_of_a_recipe_are_its_defaults():
     adaptation = dataclasses.asdict(Adaptation())
     common = {"epochs": 5, "effective_batch": 4, "seed": 0, "subset": None, "max_updates": None, "ema": None}
-    absent = {"rows": None, "row_tokens": None, "lengths": None}
+    absent = {"fold": None, "rows": None, "row_tokens": None, "lengths": None}
     assert dict(find(Mine()).options) == {**common, **absent, **adaptation}
 
 
@@ -76,3 +76,20 @@ def test_attributes_are_defaults_besides_own_options() -> None:
     assert (loaded.options["width"], loaded.epochs, loaded.effective_batch) == (16, 5, 64)
     assert (loaded.recipe.options.width, loaded.recipe.epochs, loaded.recipe.effective_batch) == (16, 5, 64)
     assert Configured.epochs == 20
+
+
+def test_options_that_are_no_dataclass_are_explained() -> None:
+    class Configuration:
+        width = 8
+
+    for options, message, hint in (
+        ({"width": 8}, "are of the type builtins.dict, not an instance of a dataclass", "such as `config`"),
+        (Configuration(), "Configuration, not an instance of a dataclass", "fields"),
+        (WidthOptions, "are the class WidthOptions, not an instance of it", "options = WidthOptions()"),
+    ):
+        with pytest.raises(UsageError) as error:
+            find(type("Configured", (Mine,), {"options": options})())
+        assert message in error.value.message and hint in error.value.hint
+    with pytest.raises(UsageError, match=r"Fixed\(options\) is not possible") as error:
+        find(type("Fixed", (Mine,), {"options": WidthOptions()})())
+    assert "self.options = options" in error.value.hint

@@ -146,3 +146,14 @@ def test_run_does_not_continue_unnoticed_with_an_edited_module(tmp_path):
     write(tmp_path, helper="VALUE = 2")
     with pytest.raises(UsageError, match=r"files that the recipe imports: changed since the checkpoint: helper\.py"):
         require_same(before, environment(settings, device, find(str(path))), allow_inexact=False)
+
+
+def test_recipe_that_parses_the_command_line_gets_its_defaults(tmp_path, monkeypatch):
+    parsing = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr', default=3, {})\n"
+    parsing += "helper = argparse.Namespace(VALUE=parser.parse_args().lr)\n"
+    monkeypatch.setattr(sys, "argv", ["shoestring", "plan", "mine.py", "--on", "t4"])
+    assert find(str(write(tmp_path, mine=parsing.format("") + RECIPE))).recipe.batch(1) == 3
+    assert sys.argv[1:3] == ["plan", "mine.py"]
+    with pytest.raises(UsageError, match=r"ended Python with status 2 at .*mine\.py:4") as error:
+        find(str(write(tmp_path, mine=parsing.format("required=True") + RECIPE)))
+    assert 'below if __name__ == "__main__":' in error.value.hint

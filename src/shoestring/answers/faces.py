@@ -6,6 +6,7 @@ from typing import Any
 from shoestring.answers import (
     check,
     comparison,
+    cross_validation,
     estimate,
     evaluated,
     exported,
@@ -30,6 +31,7 @@ from shoestring.planning.plan import Plan
 from shoestring.runs.check.preflight import CheckResult
 from shoestring.runs.evaluate import Evaluation
 from shoestring.runs.export.export import Export
+from shoestring.runs.folds.outcome import CrossValidation
 from shoestring.runs.predict.loaded import LoadedModel
 from shoestring.runs.predict.predict import Predictions
 from shoestring.runs.rehearse.prepared import PreparedRehearsal
@@ -42,6 +44,7 @@ _DOCUMENTS: Mapping[type, Callable[[Any], Document]] = {
     Estimate: estimate.document,
     InferencePlan: inference.document,
     CheckResult: check.document,
+    CrossValidation: cross_validation.document,
     Outcome: outcome.without_command,
     Evaluation: evaluated.document,
     Export: exported.document,

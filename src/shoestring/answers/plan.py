@@ -304,9 +304,10 @@ def _disk_text(plan: Plan) -> str:
     limit = f" of {bytes_text(plan.disk.limit_bytes)}" if plan.disk.limit_bytes else ""
     light_weights = plan.settings.light_weights
     rounded = "" if light_weights in (None, "own") else f"; best and last weights in {light_weights}"
+    count = ", of which 1 is kept" if plan.settings.keep_checkpoints == 1 else ""
     return (
         f"{bytes_text(plan.disk.peak_bytes)}{limit} at the peak; "
-        f"{bytes_text(plan.disk.full_checkpoint_bytes)} per full checkpoint{rounded}"
+        f"{bytes_text(plan.disk.full_checkpoint_bytes)} per full checkpoint{count}{rounded}"
         + "".join(f"; {bytes_text(size)} exported as {name}" for name, size in plan.disk.export_bytes.items())
     )
 

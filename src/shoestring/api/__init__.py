@@ -12,12 +12,19 @@ from shoestring.api.notebooks import notebook
 from shoestring.api.planning import compare, estimate, plan, plan_inference
 from shoestring.api.rehearsing import prepare_rehearsal, rehearse
 from shoestring.api.runs import replay, report, watch
-from shoestring.api.training import config_file, is_first_process, process_started, train, train_supervised
+from shoestring.api.training import (
+    config_file,
+    cross_validate,
+    is_first_process,
+    process_started,
+    train,
+    train_supervised,
+)
 from shoestring.api.weights import converse, evaluate, export, load, predict
 
 __all__ = [
-    "check", "compare", "config_file", "converse", "estimate", "evaluate", "export", "is_first_process", "load",
-    "measure", "new_recipe", "notebook", "plan", "plan_inference", "predict", "prepare_rehearsal", "priced_targets",
-    "process_started", "recipes", "rehearse", "replay", "report", "target_names", "targets", "train",
-    "train_supervised", "watch", "write_lengths",
+    "check", "compare", "config_file", "converse", "cross_validate", "estimate", "evaluate", "export",
+    "is_first_process", "load", "measure", "new_recipe", "notebook", "plan", "plan_inference", "predict",
+    "prepare_rehearsal", "priced_targets", "process_started", "recipes", "rehearse", "replay", "report",
+    "target_names", "targets", "train", "train_supervised", "watch", "write_lengths",
 ]  # fmt: skip

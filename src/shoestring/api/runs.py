@@ -54,15 +54,20 @@ def watch(run: str | Path, *, page: str | Path | None = None, every_seconds: flo
 def report(run: str | Path, *runs: str | Path, out: str | Path | None = None) -> Path:
     """Write the report of a run, or a comparison of several, as a self-contained HTML page, and return its path.
 
-    The page of one run is `report.html` in its directory, that of several `comparison.html` in the current directory,
+    Of the folder of a cross-validation, the page compares the folds, with the mean and the spread of their metrics. The
+    page of one run is `report.html` in its directory, that of several `comparison.html` in the current directory,
     or `out`, which is outside of the runs' directories.
 
     Raises UsageError if a directory holds no run or is given twice, or if `out` exists and is not a page.
     """
     from shoestring.answers.compare.document import write as write_comparison
+    from shoestring.answers.compare.folds import write as write_folds
     from shoestring.answers.report.document import write
+    from shoestring.training.run_directory.fold_runs import runs_in
 
     file = checked_path(out) if out else None
+    if not runs and (folds := runs_in(checked_path(run))):
+        return write_folds(checked_path(run), [fold.path for fold in folds], file)
     if not runs:
         return write(checked_path(run), file)
     return write_comparison([checked_path(run), *map(checked_path, runs)], file or Path("comparison.html"))

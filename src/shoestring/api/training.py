@@ -12,6 +12,8 @@ from shoestring.base.packages.broken import usable_libraries
 
 if TYPE_CHECKING:
     from shoestring.planning.plan import Plan
+    from shoestring.runs.folds.cross_validation import InChild
+    from shoestring.runs.folds.outcome import CrossValidation
     from shoestring.training.run_directory.config_file import ConfigFile
     from shoestring.training.session.outcome import Outcome
 
@@ -72,6 +74,54 @@ def train(
     if isinstance(recipe, str) and live.is_notebook():
         return live.train_in_child(recipe, values, request, plan)
     return launch(recipe, values, request, plan)
+
+
+def cross_validate(
+    recipe: str | object,
+    *,
+    folds: int,
+    run: str | Path,
+    on: str = "local",
+    limit_seconds: float | None = None,
+    disk_bytes: int | None = None,
+    allow_inexact: bool = False,
+    allow_cpu: bool = False,
+    started: float | None = None,
+    log: Sequence[str] = (),
+    backup: str | Path | None = None,
+    from_url: str | Path | None = None,
+    probe: bool | None = None,
+    in_child: InChild | None = None,
+    **values: object,
+) -> CrossValidation:
+    """Train a model on all folds of the data but one, for each fold, until all are finished or the session is over.
+
+    Call it again to continue. The run of each fold is in the folder `run`, as `fold-1`, `fold-2`, and is one that
+    `train` makes with the option `fold`: all have the plan of the first, and `limit_seconds` is that of all together.
+    Once all are finished, `run` also gets `out_of_fold.jsonl`, with the prediction for each sample by the model that
+    was not trained on it. `disk_bytes` is the limit of the directory of each fold. With `in_child` each fold is trained
+    by a child process that runs it: a function which calls another one, prints its error, and returns the exit status.
+    The other arguments and the errors are those of `train`.
+    """
+    with usable_libraries():
+        from shoestring.runs.folds.cross_validation import cross_validate
+        from shoestring.runs.train.session import LaunchRequest
+
+    require_limits(limit_seconds=limit_seconds, disk_bytes=disk_bytes)
+    request = LaunchRequest(
+        run=checked_path(run),
+        on=on,
+        limit_seconds=limit_seconds,
+        disk_bytes=disk_bytes,
+        started=time.monotonic() if started is None else started,
+        allow_inexact=allow_inexact,
+        allow_cpu=allow_cpu,
+        log=tuple(log),
+        backup=None if backup is None else str(backup),
+        from_url=None if from_url is None else str(from_url),
+        probe=probe,
+    )
+    return cross_validate(recipe, values, request, folds, in_child=in_child)
 
 
 def train_supervised(

@@ -63,16 +63,27 @@ def predict(
 
     `directory` and `recipe` are those of `evaluate`. `out` is a file (.jsonl or .csv), or a folder, which also gets the
     files of a recipe's predictions; by default JSON lines on standard output. A file or folder that is not complete is
-    completed by the same call.
+    completed by the same call. With the folder of a cross-validation, the floats in the rows are the mean of all folds.
 
     Raises UsageError for invalid usage, CheckpointError for weights that are damaged or belong to another model. An
     input that cannot be used is a row with `error`.
     """
     with usable_libraries():
+        from shoestring.runs.folds.predict import predict_folds
         from shoestring.runs.predict.predict import predict
         from shoestring.runs.run import open_run
+        from shoestring.training.run_directory.fold_runs import runs_in
 
     require_limits(limit_seconds=limit_seconds)
+    if runs_in(checked_path(directory)):
+        return predict_folds(
+            checked_path(directory),
+            values,
+            recipe=recipe,
+            on=on,
+            limit_seconds=limit_seconds,
+            out=checked_path(out) if out else None,
+        )
     return predict(
         open_run(checked_path(directory), values, recipe=recipe, on=on, is_prediction=True),
         limit_seconds=limit_seconds,

@@ -28,6 +28,13 @@ _NOT_THE_USERS = re.compile(
 _IN_A_WORKER = "Original Traceback (most recent call last):\n"
 _WORKER_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)\n *(?P<code>.*)')
 _MOST_FRAMES = 8
+_PARSERS = ("argparse.py", "_argument_parser.py", "_defines.py")
+"""The files of argparse and of absl that end Python if an argument is missing."""
+_PARSER_HINT = (
+    "it parses the command line, which is that of Shoestring and has none of its arguments: move the parsing below "
+    'if __name__ == "__main__": and make the arguments fields of a frozen dataclass, the recipe\'s `options`, which '
+    "--set NAME=VALUE sets"
+)
 
 
 def describe(error: BaseException) -> ShoestringError:
@@ -80,7 +87,8 @@ def exits_as_errors(kind: type[ShoestringError] = RunError, subject: str = "the 
     except (Exception, KeyboardInterrupt, GeneratorExit, Interruption):
         raise
     except BaseException as error:
-        hint = "a recipe must not end Python: raise an exception instead"
+        is_parser = any(Path(frame.filename).name in _PARSERS for frame in traceback.extract_tb(error.__traceback__))
+        hint = _PARSER_HINT if is_parser else "a recipe must not end Python: raise an exception instead"
         raise kind(f"{subject} {exit_text(error)}", hint=hint) from error
 
 

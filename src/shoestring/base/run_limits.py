@@ -3,16 +3,19 @@
 from shoestring.base.settings import Settings
 from shoestring.base.units import plural
 
+KEEP_CHECKPOINTS = 2
+"""The number of full checkpoints that are kept if the setting is left open and the disk has space for them."""
+
 
 def disk_parts(full_bytes: int, light_bytes: int, settings: Settings, epochs: int) -> dict[str, int]:
     """Return the peak disk usage by part from the sizes of a full checkpoint and of light weights.
 
     Of the checkpoints that the setting `save_epochs` retains, that of the last epoch is one of the newest in any case.
     """
-    full, light = settings.keep_checkpoints, settings.keep_light
+    full, light = settings.keep_checkpoints or KEEP_CHECKPOINTS, settings.keep_light
     retained = (epochs - 1) // settings.save_epochs if settings.save_epochs else 0
     return {
-        f"{full} full checkpoints": full * full_bytes,
+        plural(full, "full checkpoint"): full * full_bytes,
         **({plural(retained, "checkpoint") + " at the ends of epochs": retained * full_bytes} if retained else {}),
         "one being written": full_bytes,
         "best and last weights, and one of them being written": 3 * light_bytes,

@@ -114,7 +114,11 @@ class Settings:
     ] = None
     """These checkpoints are saved after the epoch's evaluation and kept besides the newest ones, to evaluate, export or
     continue from. A plan counts their disk space."""
-    keep_checkpoints: Annotated[int, "number of verified full checkpoints to keep, at least 2"] = 2
+    keep_checkpoints: Annotated[
+        int | None, "number of verified full checkpoints to keep; none: 2, or 1 if the disk has no space for more"
+    ] = None
+    """With 1, the checkpoint before the newest is deleted once the newest is written and verified. If the disk damages
+    that one later, the run begins again."""
     keep_light: Annotated[
         int,
         "number of epochs whose weights are kept besides the best and the last; on a full disk the oldest are deleted",
@@ -136,7 +140,7 @@ class Settings:
             "save_every_seconds": 0,
             "save_epochs": 1,
         }
-        problems = config.too_small(vars(self), {**least, "keep_checkpoints": 2, "keep_light": 0})
+        problems = config.too_small(vars(self), {**least, "keep_checkpoints": 1, "keep_light": 0})
         if self.save == "none" and self.save_epochs is not None:
             problems.append(f"save_epochs={self.save_epochs}: with save=none no checkpoint is saved while training")
         if self.checkpointing not in (None, "no", "full") and not self.checkpointing.isdecimal():

@@ -123,11 +123,13 @@ def _fields(recipe: str | None) -> "dict[str, Field]":
     from shoestring.base import config
     from shoestring.base.settings import Settings
     from shoestring.recipe.finding import find
+    from shoestring.recipe.folds import FoldOption
     from shoestring.recipe.installed import built_in_names
     from shoestring.recipe.options import Adaptation, Common, option_fields
 
     is_built_in = recipe in built_in_names()
-    options = option_fields(find(recipe)) if is_built_in else config.fields(Common) | config.fields(Adaptation)
+    common = config.fields(Common) | config.fields(FoldOption) | config.fields(Adaptation)
+    options = option_fields(find(recipe)) if is_built_in else common
     return options | config.fields(Settings)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoestring.base.errors import UsageError
+from shoestring.base.run_limits import KEEP_CHECKPOINTS
 from shoestring.base.settings import Settings
 from shoestring.integrations import private_parts
 from shoestring.training.processes.one_process import Processes
@@ -124,9 +125,10 @@ def refuse_distribution(trainer: Any, processes: Processes) -> None:
 def notes(args: Any, settings: Settings) -> list[str]:
     """Return notes for the user on arguments that have another effect than in the library."""
     sentences = []
-    if args.save_total_limit is not None and args.save_total_limit != settings.keep_checkpoints:
+    count = settings.keep_checkpoints or KEEP_CHECKPOINTS
+    if args.save_total_limit not in (None, count):
         sentences.append(
-            f"save_total_limit={args.save_total_limit} is not used: the run keeps its {settings.keep_checkpoints} "
+            f"save_total_limit={args.save_total_limit} is not used: the run keeps its {count} "
             "newest checkpoints (keep_checkpoints)"
         )
     if args.save_only_model:

@@ -159,7 +159,7 @@ def surviving(
 
     Its value is called with the class of a trainer of transformers or TRL and returns a class that resumes: the first
     `train()` of a trainer of this class continues the run in `run`, or begins it. A checkpoint is saved at least every
-    `save_every_seconds` (by default 600, or less if saving is cheap), the newest `keep_checkpoints` (at least 2) are
+    `save_every_seconds` (by default 600, or less if saving is cheap), the newest `keep_checkpoints` are
     kept, and the run's directory takes at most `disk_bytes`. With `allocator="expandable"` CUDA's allocator has
     expandable segments, in which samples of different lengths leave no blocks that later ones do not fit; a note
     recommends it where they do. None means no limit.

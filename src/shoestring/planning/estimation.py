@@ -45,6 +45,11 @@ class Estimate(display.Displayed):
         """The predicted peak of the device's memory in bytes, which is the sum of the parts."""
         return self.memory.peak_bytes
 
+    @property
+    def fits(self) -> bool:
+        """Whether the upper bound of the memory fits each GPU of the target."""
+        return self.memory.fits
+
     def json(self) -> dict[str, Any]:
         """Return the estimate as JSON; bytes are integers.
 
@@ -60,7 +65,7 @@ class Estimate(display.Displayed):
         }
 
     def __repr__(self) -> str:
-        fits = "fits" if self.memory.fits else "does not fit"
+        fits = "fits" if self.fits else "does not fit"
         return f"<Estimate of {self.recipe} on {self.target.name}: {bytes_text(self.peak_bytes)}, {fits}>"
 
     def __str__(self) -> str:

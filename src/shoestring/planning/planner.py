@@ -22,7 +22,7 @@ from shoestring.planning.estimate.calibration import Calibration
 from shoestring.planning.evaluations import predict_evaluations
 from shoestring.planning.gpus import divisor_reasons, layouts, search
 from shoestring.planning.job import work_of
-from shoestring.planning.light_weights import disk_reason, fitting_light_weights
+from shoestring.planning.light_weights import disk_reasons, fitting_files
 from shoestring.planning.limits import Limit, binding, limits
 from shoestring.planning.memory_format import memory_format_reasons
 from shoestring.planning.phases import Phase
@@ -95,8 +95,8 @@ def plan_with(
         disk_of = partial(
             planned_disk, target=target, adapters=bool(loaded.options.get("lora_r")), epochs=counts.epochs
         )
-        light_weights = fitting_light_weights(ranked[0], disk_of)
-        ranked = [replace(item, settings=item.settings.replace(light_weights=light_weights)) for item in ranked]
+        files = fitting_files(ranked[0], disk_of)
+        ranked = [replace(item, settings=item.settings.replace(**files)) for item in ranked]
         chosen = ranked[0]
         evaluations = predict_evaluations(tracer, loaded, target, chosen, counts)
         time = planned_time(
@@ -162,7 +162,7 @@ def plan_with(
         reasons=(
             *reasons(ranked, loaded, target, requested, facts, bounds),
             *allocator_reasons,
-            *disk_reason(chosen, requested, disk_of),
+            *disk_reasons(chosen, requested, disk_of),
             *divisor_reasons(candidates),
             *memory_format_reasons(ranked, requested, candidates.channels_last_error),
             *calibration_reason(calibration, target),

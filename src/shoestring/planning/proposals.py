@@ -150,15 +150,28 @@ def _helps(proposal: Proposal, chosen: Candidate) -> bool:
 def propose_smaller_files(
     chosen: Candidate, disk_bytes: Callable[[Candidate], int], limit_bytes: int | None
 ) -> list[Proposal]:
-    """Propose light weights in half precision if the run's `disk_bytes` exceed `limit_bytes`."""
-    if limit_bytes is None or chosen.settings.light_weights != "own" or disk_bytes(chosen) <= limit_bytes:
+    """Propose light weights in half precision and a single checkpoint if the run's `disk_bytes` exceed `limit_bytes`:
+    the first of them that suffices, or else both.
+    """
+    if limit_bytes is None or disk_bytes(chosen) <= limit_bytes:
         return []
-    rounded = replace(chosen, settings=chosen.settings.replace(light_weights="fp16"))
-    fits = disk_bytes(rounded) <= limit_bytes
-    proposal = _proposal(
-        "best and last weights in half precision", {"light_weights": "fp16"}, rounded, changes_learning=False
-    )
-    return [replace(proposal, limit="disk", fits=fits, note=f"{bytes_text(disk_bytes(rounded))} of disk space")]
+    smaller: list[tuple[str, dict[str, Any]]] = []
+    if chosen.settings.light_weights == "own":
+        smaller.append(("best and last weights in half precision", {"light_weights": "fp16"}))
+    if chosen.settings.keep_checkpoints != 1:
+        smaller.append(("one full checkpoint", {"keep_checkpoints": 1}))
+    if len(smaller) > 1:
+        smaller.append((" and ".join(name for name, _ in smaller), smaller[0][1] | smaller[1][1]))
+    result: list[Proposal] = []
+    for name, values in smaller:
+        candidate = replace(chosen, settings=chosen.settings.replace(**values))
+        needs = disk_bytes(candidate)
+        proposal = _proposal(name, values, candidate, changes_learning=False)
+        fits = needs <= limit_bytes
+        result = [replace(proposal, limit="disk", fits=fits, note=f"{bytes_text(needs)} of disk space")]
+        if fits:
+            break
+    return result
 
 
 def smallest_change(proposed: Sequence[Proposal], limit: str = "memory") -> Proposal | None:

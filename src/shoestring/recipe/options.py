@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,7 @@ from shoestring.base.failures import recipe_errors
 from shoestring.recipe.absent_data import AbsentData, Lengths, samples_of
 from shoestring.recipe.contract import datasets, require_real_data, updates_per_epoch
 from shoestring.recipe.dataset_paths import DatasetPath
+from shoestring.recipe.folds import Fold, FoldOption, divide
 from shoestring.recipe.installed import Package
 from shoestring.recipe.parts import Parts
 from shoestring.recipe.source import RecipeSource
@@ -253,8 +255,14 @@ class LoadedRecipe:
             )
         return lengths
 
+    @property
+    def fold(self) -> Fold | None:
+        """The fold that the engine holds out; None without one, or if the recipe divides its data itself."""
+        text = None if "fold" in own_fields(self) or hasattr(self.recipe, "fold") else self.options.get("fold")
+        return None if text is None else Fold.parse(text)
+
     def absent_samples(self) -> dict[str, int]:
-        """Return the number of samples in each part of data that are not here, with those of a `subset`.
+        """Return the number of samples in each part of data that are not here, with those of a `subset` and a `fold`.
 
         Raises UsageError as `lengths` does, and for a subset of more samples than there are.
         """
@@ -264,18 +272,31 @@ class LoadedRecipe:
             self.absent_data, self.lengths, shares=parts.data.part_shares, samples_per_row=parts.data.samples_per_row
         )
         subset = None if "subset" in own_fields(self) else self.options["subset"]
-        return samples if subset is None else {**samples, "train": require_subset(samples["train"], subset)}
+        if subset is not None:
+            samples = {**samples, "train": require_subset(samples["train"], subset)}
+        if self.fold is not None:
+            held_out = samples["train"] // self.fold.count
+            samples = {**samples, "train": samples["train"] - held_out, "validation": held_out}
+        return samples
 
     def data(self) -> dict[str, Any]:
-        """Return what `datasets` returns, with the training data reduced to the `subset` option."""
+        """Return what `datasets` returns, with the training data reduced to the `subset` option, and divided by `fold`.
+
+        Raises UsageError as `choose_subset` and `divide` do.
+        """
         parts = datasets(self.recipe)
         subset = None if "subset" in own_fields(self) else self.options["subset"]
-        if subset is None:
+        fold, dataset = self.fold, parts["train"]
+        if subset is None and fold is None:
             return parts
-        dataset, label = parts["train"], self.parts.data.label
-        find_label = None if label is None else lambda index: label(dataset, index)
-        indices = choose_subset(len(dataset), subset, seed=self.seed, label=find_label)
-        return {**parts, "train": Subset(dataset, indices)}
+        of_data = self.parts.data
+        label, group = _by_index(of_data.label, dataset), _by_index(of_data.group, dataset)
+        indices: Sequence[int] = range(len(dataset))
+        if subset is not None:
+            indices = choose_subset(len(dataset), subset, seed=self.seed, label=label)
+        if fold is None:
+            return {**parts, "train": Subset(dataset, indices)}
+        return divide(parts, fold, indices=indices, label=label, group=group, unaugmented=of_data.unaugmented)
 
     @property
     def reference(self) -> str:
@@ -296,12 +317,20 @@ class LoadedRecipe:
         return _replace_options(self, {**self.options, **options})
 
 
+def _by_index(part: Callable[[Any, int], Any] | None, dataset: Any) -> Callable[[int], Hashable] | None:
+    """Return a part such as `label(dataset, index)` as a function of the index alone."""
+    return None if part is None else lambda index: part(dataset, index)
+
+
 def option_fields(loaded: LoadedRecipe) -> dict[str, config.Field]:
-    """Return the recipe's options: its own, then those of `Common`, `AbsentData` and `Adaptation` that it does not
-    replace."""
+    """Return the recipe's options: its own, then those of `Common`, `FoldOption`, `AbsentData` and `Adaptation` that it
+    does not replace."""
     own = own_fields(loaded)
     common = {
-        name: field for owner in (Common, AbsentData) for name, field in config.fields(owner).items() if name not in own
+        name: field
+        for owner in (Common, FoldOption, AbsentData)
+        for name, field in config.fields(owner).items()
+        if name not in own
     }
     return {**own, **common, **_adaptation_fields(loaded)}
 
@@ -338,16 +367,47 @@ def with_defaults(
         )
 
 
+def _require_dataclass(recipe: object) -> None:
+    """Raise UsageError if the recipe has `options` that are not an instance of a dataclass, or does not take them."""
+    options = getattr(recipe, "options", None)
+    if options is None:
+        return
+    name, kind = type(recipe).__name__, type(options)
+    if isinstance(options, type):
+        raise UsageError(
+            f"the options of {name} are the class {options.__name__}, not an instance of it",
+            hint=f"write options = {options.__name__}()",
+        )
+    if not dataclasses.is_dataclass(options):
+        raise UsageError(
+            f"the options of {name} are of the type {kind.__module__}.{kind.__name__}, not an instance of a dataclass",
+            hint="--set needs the names, types and defaults of a frozen dataclass: give those values that --set may "
+            "change as its fields, and build the configuration from them in model() and data(). Or call the attribute "
+            "otherwise, such as `config`: then the recipe has only the options that every recipe has",
+        )
+    try:
+        inspect.signature(type(recipe)).bind(options)
+    except TypeError as error:
+        raise UsageError(
+            f"{name}(options) is not possible: {error}",
+            hint="let its __init__ take the options: def __init__(self, options=Options()): self.options = options",
+        ) from error
+    except ValueError:  # a class without a signature
+        return
+
+
 def _with_defaults(loaded: LoadedRecipe) -> LoadedRecipe:
     recipe = loaded.recipe
-    own, adaptation_fields, absent_fields = own_fields(loaded), _adaptation_fields(loaded), config.fields(AbsentData)
+    _require_dataclass(recipe)
+    own, adaptation_fields = own_fields(loaded), _adaptation_fields(loaded)
+    without_default = {*config.fields(AbsentData), *config.fields(FoldOption)}
 
     def default(field: config.Field) -> Any:
         options = getattr(recipe, "options", recipe)
         if field.name in own:
             return getattr(options, field.name)
         # A plain recipe's attribute `weights` is not the option of that name.
-        if field.name in absent_fields:
+        if field.name in without_default:
             return None
         if field.name in adaptation_fields:
             return loaded.parts.learning.adaptation_defaults.get(field.name, field.default)
@@ -385,6 +445,23 @@ def _absent_problems(values: Mapping[str, Any], own: Mapping[str, config.Field])
     return problems
 
 
+def _fold_problems(recipe: object, text: str | None) -> list[str]:
+    """Return the problems of the option `fold` of a recipe without its own."""
+    if text is None:
+        return []
+    own = getattr(recipe, "fold", None)
+    if own is not None and not isinstance(own, str):
+        return [
+            f"fold={text}: the recipe has a `fold` of its own, {own!r:.60}, and would not get this text: make it a "
+            "field of the recipe's options (of the type int, from 0, with the number of folds in the field folds)"
+        ]
+    try:
+        Fold.parse(text)
+    except ValueError as error:
+        return [f"fold={text}: {error}"]
+    return []
+
+
 def _replace_options(loaded: LoadedRecipe, values: dict[str, Any]) -> LoadedRecipe:
     problems = config.too_small(values, {"epochs": 1, "effective_batch": 1, "seed": 0})
     own = own_fields(loaded)
@@ -393,6 +470,8 @@ def _replace_options(loaded: LoadedRecipe, values: dict[str, Any]) -> LoadedReci
     if "ema" not in own and values["ema"] is not None and not 0 < values["ema"] < 1:
         problems.append(f"ema={values['ema']}: must be more than 0 and less than 1, such as 0.999")
     problems += _absent_problems(values, own)
+    if "fold" not in own:
+        problems += _fold_problems(loaded.recipe, values.get("fold"))
     if values["effective_batch"] > _MOST_SAMPLES:
         problems.append(f"effective_batch={values['effective_batch']}: must be at most {_MOST_SAMPLES}")
     if problems:
@@ -404,7 +483,11 @@ def _replace_options(loaded: LoadedRecipe, values: dict[str, Any]) -> LoadedReci
         names = set(values) - set(own)
     else:
         recipe, names = copy.copy(loaded.recipe), set(values)
-    for name in names - set(_adaptation_fields(loaded)) - set(config.fields(AbsentData)):
+    if "fold" in names and values["fold"] is not None and hasattr(recipe, "fold"):
+        recipe.fold = values["fold"]  # which divides its data itself
+    for name in (
+        names - set(_adaptation_fields(loaded)) - set(config.fields(AbsentData)) - set(config.fields(FoldOption))
+    ):
         if _is_option(recipe, name):
             # The recipe's methods may read the option: a schedule may read the epochs.
             setattr(recipe, name, values[name])

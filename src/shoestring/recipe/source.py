@@ -75,7 +75,13 @@ class RecipeSource:
         for finder in [finder for finder in sys.meta_path if getattr(finder, "package", "") == self.package]:
             sys.meta_path.remove(finder)
         sys.meta_path.insert(0, _Finder(self))
-        return importlib.import_module(self.package)
+        arguments = sys.argv
+        # The command line is Shoestring's: code that parses it when it is imported gets its own defaults.
+        sys.argv = [str(self.path)]
+        try:
+            return importlib.import_module(self.package)
+        finally:
+            sys.argv = arguments
 
     def find(self, module: str) -> str | None:
         """Return the path of the file of `module`, such as `helper` or `tools.plots`, relative to the folder."""

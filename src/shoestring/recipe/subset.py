@@ -49,6 +49,9 @@ def subset_count(samples: int, size: float) -> int:
 class Subset:
     """A view of the samples `indices`, in rising order, of a map-style dataset."""
 
+    replaces = 0
+    """The number of samples of a part of `data()` in whose place it is."""
+
     def __init__(self, dataset: Any, indices: Sequence[int]) -> None:
         self.dataset, self.indices = dataset, indices
 

@@ -1,7 +1,7 @@
 """Evaluation of saved weights: metrics, and on request the prediction for each sample. A run is not changed."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -184,18 +184,18 @@ def _write_rows(model: Model, parts: Mapping[str, Any], stop: "Stop", csv: bool,
     with path.open("w", encoding="utf-8", errors="replace", newline="") as file:
         writer = RowWriter(file.write, csv=csv)
         for part, dataset in parts.items():
-            for rows in predictor.rows(_labeled_inputs(loaded, dataset)):
+            for rows in predictor.rows(labeled_inputs(loaded, dataset)):
                 stop.check()
                 part_column = {"part": part} if len(parts) > 1 else {}
                 writer.write([{**part_column, **without_files(row)} for row in rows])
         writer.finish()
 
 
-def _labeled_inputs(loaded: LoadedRecipe, dataset: Any) -> Iterator[Input]:
+def labeled_inputs(loaded: LoadedRecipe, dataset: Any) -> Iterator[Input]:
+    """Yield the samples of a part, with their identifiers in the whole dataset, of which it may have only some."""
     identify = loaded.parts.evaluation.identify
-    if isinstance(dataset, Subset):  # of the first samples, whose indices are those of the whole
-        dataset, count = dataset.dataset, len(dataset)
-    else:
-        count = len(dataset)
-    for index in range(count):
+    indices: Sequence[int] = range(len(dataset))
+    while isinstance(dataset, Subset):
+        dataset, indices = dataset.dataset, [dataset.indices[index] for index in indices]
+    for index in indices:
         yield Input(id=identify(dataset, index) if identify else index, load=partial(dataset.__getitem__, index))

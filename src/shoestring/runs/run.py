@@ -32,6 +32,7 @@ from shoestring.training.data.seeded import seeded_data
 from shoestring.training.preprocessing import load_preprocessing
 from shoestring.training.run_directory.contents import PREPROCESSING
 from shoestring.training.run_directory.directory import RunDirectory
+from shoestring.training.run_directory.fold_runs import naming_folds
 
 if TYPE_CHECKING:
     import torch
@@ -231,8 +232,11 @@ def _find_weights(path: Path, *, has_recipe: bool) -> tuple[RunDirectory | None,
         return None, path
     raise UsageError(
         f"{path} is neither a run nor the weights of a run",
-        hint="pass a run's directory, its best or light, or one of its checkpoints; for weights without the plan.json "
-        "of a run, name the recipe that defines the model: --recipe NAME",
+        hint=naming_folds(
+            path,
+            "pass a run's directory, its best or light, or one of its checkpoints; for weights without the plan.json "
+            "of a run, name the recipe that defines the model: --recipe NAME",
+        ),
     )
 
 

@@ -4,6 +4,7 @@ from contextlib import suppress
 from typing import Any
 
 from shoestring.base.errors import CheckpointError, RunError
+from shoestring.base.run_limits import KEEP_CHECKPOINTS
 from shoestring.base.units import count_text
 from shoestring.training.checkpoint import fileset, light
 from shoestring.training.checkpoint.store import Restored, Store
@@ -58,7 +59,7 @@ def _run_store(request: SessionRequest, record: Record, writers: Processes) -> S
     """Return the store of the run's full checkpoints."""
     store = writers.store(
         request.run.checkpoints,
-        keep=request.settings.keep_checkpoints,
+        keep=request.settings.keep_checkpoints or KEEP_CHECKPOINTS,
         limit_bytes=request.disk_bytes,
         expendable=lambda: light.list_weights_folders(request.run.light),
         on_damaged=record.damaged,

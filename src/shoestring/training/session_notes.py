@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from shoestring.base.units import count_text
 from shoestring.recipe.optimizers import BuiltScheduler
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts.evaluation import Evaluation
@@ -47,7 +48,7 @@ def _scheduler_note(built: BuiltScheduler) -> str:
 
 def data_notes(loaded: LoadedRecipe, data: Mapping[str, Any]) -> list[str]:
     """Return notes on the size of the last batches, and on metrics that are not computed without validation data."""
-    notes = [*last_batch_notes(loaded, data)]
+    notes = [*last_batch_notes(loaded, data), *_fold_notes(loaded, data)]
     parts, defaults = loaded.parts.evaluation, Evaluation()
     decides = [name for name in ("best", "patience") if getattr(parts, name) != getattr(defaults, name)]
     evaluates_this_part = parts.evaluate is not None and "test" not in data
@@ -55,3 +56,14 @@ def data_notes(loaded: LoadedRecipe, data: Mapping[str, Any]) -> list[str]:
         return notes
     unused = " and ".join([*(["evaluate"] if evaluates_this_part else []), *decides])
     return [*notes, f"data() has no part `validation`, so {unused} of {loaded.name} cannot be used"]
+
+
+def _fold_notes(loaded: LoadedRecipe, data: Mapping[str, Any]) -> list[str]:
+    """Return a note on a validation part of the recipe that a fold of the training data replaces."""
+    count = loaded.fold and data["validation"].replaces
+    if not count:
+        return []
+    return [
+        f"fold={loaded.fold} is a fold of the training part of data(); its {count_text(count)} validation samples are "
+        "not used: add them to the training part to use them"
+    ]

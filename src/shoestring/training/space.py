@@ -52,7 +52,7 @@ def require_space(request: SessionRequest, update: int, checkpoint_bytes: int) -
 def _fewer(remedy: str, settings: Settings) -> str:
     """Return the hint, with the settings by which files are fewer or smaller."""
     flags = [f"--set save_epochs={2 * settings.save_epochs}"] if settings.save_epochs else []
-    flags += ["--set keep_checkpoints=2"] if settings.keep_checkpoints > 2 else []
+    flags += ["--set keep_checkpoints=1"] if settings.keep_checkpoints != 1 else []
     flags += ["--set light_weights=fp16"] if settings.light_weights in (None, "own") else []
     return f"{remedy}, or keep fewer and smaller files: {' '.join(flags)}" if flags else remedy
 

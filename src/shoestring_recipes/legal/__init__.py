@@ -53,6 +53,7 @@ class Legal(EvaluatesBatches):
     """Classification of the rhetorical roles of the sentences of judgments."""
 
     best = ("weighted_f1", "max")
+    held_out_part = "test"
     prediction_options = ("text",)
     clip_norm = 1.0
     row = "a judgment"

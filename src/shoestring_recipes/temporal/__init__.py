@@ -125,6 +125,7 @@ class Temporal(EvaluatesBatches):
     """Three-class classification of the return over the next bars."""
 
     best = ("loss", "min")
+    held_out_part = "test"
     prediction_options = ("bars",)
     row = "a bar"
 

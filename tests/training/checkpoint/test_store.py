@@ -261,10 +261,17 @@ def test_manifest_has_the_kind_of_checkpoint(tmp_path):
 def test_invalid_section_name_is_rejected(tmp_path):
     store = Store(tmp_path)
     store.save(1, state(1))
-    with pytest.raises(CheckpointError, match=r"'Ema2\.safetensors'") as error:
-        store.save(2, {**state(2), "Ema2": {"weight": torch.ones(3)}})
-    assert "lowercase letters" in error.value.hint
+    with pytest.raises(CheckpointError, match=r"'net\.G\.safetensors'") as error:
+        store.save(2, {**state(2), "net.G": {"weight": torch.ones(3)}})
+    assert "letters, digits and underscores" in error.value.hint
     assert [entry.name for entry in tmp_path.iterdir()] == ["update-00000001"]
+
+
+def test_sections_have_the_names_of_attributes(tmp_path):
+    store = Store(tmp_path)
+    store.save(1, {**state(1), "netG": {"weight": torch.ones(3)}, "D2": {"weight": torch.zeros(2)}})
+    restored = Store(tmp_path).load().state
+    assert torch.equal(restored["netG"]["weight"], torch.ones(3)) and len(restored["D2"]["weight"]) == 2
 
 
 def test_weights_load_without_the_optimizer_file(tmp_path):

@@ -12,6 +12,7 @@ from shoestring.training.checkpoint.files import matches_digest
 from shoestring.training.monitor import events as record
 from shoestring.training.monitor.events import Event
 from shoestring.training.run_directory.directory import RunDirectory
+from shoestring.training.run_directory.fold_runs import naming_folds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +83,7 @@ def require_run(path: Path) -> RunDirectory:
     if not any(file.is_file() for file in run_files):
         raise UsageError(
             f"{path} is not a run directory: it contains none of {', '.join(file.name for file in run_files)}",
-            hint="pass the directory of a run, as created by `shoestring train RECIPE --run DIR`",
+            hint=naming_folds(path, "pass the directory of a run, as created by `shoestring train RECIPE --run DIR`"),
         )
     run.refuse_links()
     return run

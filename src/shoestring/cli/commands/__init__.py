@@ -38,7 +38,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="Plan PyTorch training for small GPUs before spending any quota, train, and resume bit for bit.",
     epilog="RECIPE is the name of a built-in recipe or path/to/file.py. "
-    "To begin, type: [bold]shoestring plan temporal --on kaggle-t4[/]",
+    "To begin, type: [bold]shoestring new recipe mine[/], then [bold]shoestring plan mine.py --on kaggle-t4[/]",
 )
 
 
@@ -79,6 +79,7 @@ for command, *lines in (
     (
         training.train,
         "train temporal --run runs/temporal",
+        "train path/to/file.py --run runs/mine --folds 5",
         "train legal --run runs/legal --on kaggle-t4 --limit 9h --set epochs=5",
     ),
     (

@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,6 +39,14 @@ def train(
         str | None,
         typer.Option(
             metavar="SIZE", help="The disk space for the run's directory, such as 15GB; by default the target's."
+        ),
+    ] = None,
+    folds: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Cross-validate: train N models, each on all folds of the training data but one, in DIR/fold-1 and so "
+            "on, and predict each sample by the model that was not trained on it.",
         ),
     ] = None,
     set_: Set = None,
@@ -91,6 +100,9 @@ def train(
         "probe": probe,
         **option_values(api.train, set_, config_file),
     }
+    if folds is not None:
+        _cross_validate(recipe, folds, session | arguments, as_json)
+        return
     if _is_own_process():
         # The supervisor prints an outcome if it has to end the session, and has no time for imports then.
         importlib.import_module("shoestring.answers.outcome")
@@ -106,6 +118,21 @@ def train(
     else:
         outcome = api.train(recipe, **session, **arguments)
     _print_outcome(outcome, recipe, run, as_json)
+
+
+def _cross_validate(recipe: str, folds: int, arguments: dict[str, Any], as_json: bool) -> None:
+    def status(work: Callable[[], object]) -> int:
+        def command() -> None:
+            work()
+
+        return status_of(command)
+
+    if _is_own_process():
+        arguments |= {"in_child": status, "started": api.process_started()}
+    outcome = api.cross_validate(recipe, folds=folds, **arguments)
+    from shoestring.answers.cross_validation import document
+
+    print_answer(asdict(outcome), as_json, lambda: document(outcome))
 
 
 def _is_own_process() -> bool:

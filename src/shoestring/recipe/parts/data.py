@@ -30,7 +30,18 @@ class Data:
     `shoestring.pieces.pad_batch(samples, value)`. Draw random numbers in `[index]` or in `collate`: there they are the
     same in every process that fetches."""
     label: Callable[[Any, int], Any] | None = None
-    """`label(dataset, index)` -> the label of a sample; a subset of the training data preserves the labels' shares."""
+    """`label(dataset, index)` -> the label of a sample; a subset of the training data and the folds of a
+    cross-validation preserve the labels' shares."""
+    group: Callable[[Any, int], Any] | None = None
+    """`group(dataset, index)` -> what a sample belongs to, such as its patient: a fold has all samples of a group or
+    none."""
+    unaugmented: Callable[[Any], Any] | None = None
+    """`unaugmented(dataset)` -> the samples of the training dataset, at the same indices, as they are evaluated:
+    without random changes. The samples of a fold (the option `fold`) are then evaluated so; by default as in training.
+    """
+    held_out_part: str = "validation"
+    """The part of `data()` with the samples that a fold holds out, for the out-of-fold predictions: `test` in a recipe
+    that divides its data itself and needs its validation part to choose the best weights."""
 
     length: Callable[[Any, int], float] | None = None
     """`length(dataset, index)` -> the length of a sample, without reading it: an update's samples of similar length

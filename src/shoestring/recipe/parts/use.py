@@ -23,7 +23,8 @@ class Use:
     dimension is the samples. A prediction is JSON; a mapping with the key `prediction` becomes several columns of the
     row; `Rows` (`recipe/inputs.py`) are several rows. The column `files`, a mapping from relative names to bytes or to
     functions that return them, is written into the folder of the answer if that is one, and its names are in the row.
-    Called in evaluation mode, without gradients. Targets in the batch must not change the prediction; samples of
+    Called in evaluation mode, without gradients. Test-time augmentation belongs here: the mean of what the model makes
+    of the batch and of its mirror image, for example. Targets in the batch must not change the prediction; samples of
     `inputs` have none."""
     inputs: Callable[[Any], Iterable[Any]] | None = None
     """`inputs(source)` -> an iterable of `Input`s without targets (`recipe/inputs.py`), read lazily; with `len` if

@@ -98,6 +98,11 @@ def count_rows(path: Path) -> WrittenRows:
     return WrittenRows(count=count, errors=errors, bytes=records.bytes, columns=records.columns)
 
 
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the complete rows of a file; those of CSV have texts. Raises as `count_rows` does."""
+    return iter(_Records(path))
+
+
 def read_ids(path: Path) -> Iterator[str]:
     """Yield the identifier of each complete row as text. Raises as `count_rows` does."""
     return (identifier_text(row.get("id")) for row in _Records(path))

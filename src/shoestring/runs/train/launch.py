@@ -9,6 +9,7 @@ from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
 from shoestring.base.streams import write_messages
 from shoestring.base.system_errors import explaining_below
+from shoestring.base.units import bytes_text, seconds_text
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Target
 from shoestring.planning.commands import is_sent
@@ -130,6 +131,8 @@ def _prepare(
             limit_seconds=request.limit_seconds,
             disk_bytes=request.disk_bytes,
         )
+        if request.folds > 1:
+            write_messages(*_of_all_folds(directory, request.folds))
     state = _trusted_state(directory)
     if not state or state.status != "finished":
         return loaded, settings
@@ -137,6 +140,18 @@ def _prepare(
         write_messages(f"note: {note}")
     write_messages(f"the run in {directory.path} is finished; see its report with: shoestring report {directory.path}")
     return state.outcome()
+
+
+def _of_all_folds(directory: RunDirectory, folds: int) -> list[str]:
+    """Return what the plan of one fold says about all of a cross-validation."""
+    stored = directory.plan()
+    plan = (stored.plan if stored else None) or {}
+    job, disk = plan.get("job") or {}, plan.get("disk") or {}
+    texts = [
+        *([f"{seconds_text(folds * job['seconds'])}"] if job.get("seconds") else []),
+        *([f"{bytes_text(folds * disk['peak_bytes'])} of disk"] if disk.get("peak_bytes") else []),
+    ]
+    return [f"all {folds} folds have this plan: together they take about {' and '.join(texts)}"] if texts else []
 
 
 def _require_backup(request: LaunchRequest) -> None:

@@ -54,6 +54,8 @@ class LaunchRequest:
     """The URL of the copies to begin from, if the directory has no run."""
     probe: bool | None = None
     """Whether a new run's plan is measured before it begins; None: unless the environment says otherwise."""
+    folds: int = 1
+    """The number of such runs of a cross-validation, which all have the plan of this one."""
 
 
 def local_target(on: str) -> Target:

@@ -35,7 +35,7 @@ AVERAGED = "averaged"
 
 Kind = Literal["full", "weights"]
 
-FILE = r"(?P<section>[a-z_]{1,64})(?:-rank(?P<rank>[0-9]{4}))?\.safetensors|state\.json|adapter_config\.json"
+FILE = r"(?P<section>[A-Za-z0-9_]{1,64})(?:-rank(?P<rank>[0-9]{4}))?\.safetensors|state\.json|adapter_config\.json"
 """A regular expression for the names of files in a set."""
 STAGED_FILE = re.compile(rf"\.(?P<name>{FILE}|{re.escape(MANIFEST)})\.(?:next|[0-9]+)")
 """The names of new files and of those left by killed processes. Version 0.1.0 wrote the process id, not `next`."""

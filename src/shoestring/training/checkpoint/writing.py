@@ -67,7 +67,7 @@ def write_set(
     except ValueError as error:
         raise CheckpointError(
             f"the checkpoint of update {update} cannot be saved: {error}",
-            hint="name the sections of a state with lowercase letters and underscores only",
+            hint="name the sections of a state with letters, digits and underscores only",
         ) from error
     write_text(folder / MANIFEST, manifest.text())
     sync(folder)

@@ -21,3 +21,8 @@ class Outcome(Displayed):
     metrics: dict[str, Any]
     """The metrics by part of the data: the best validation metrics so far, and the test metrics once the run is
     finished."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has made all of its updates."""
+        return self.status == "finished"

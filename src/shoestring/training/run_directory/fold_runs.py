@@ -1,0 +1,47 @@
+"""The folder of a cross-validation: where the run of each fold is."""
+
+import re
+from pathlib import Path
+
+from shoestring.base.errors import UsageError
+from shoestring.base.system_errors import explaining
+from shoestring.recipe.folds import Fold
+from shoestring.training.run_directory.directory import RunDirectory
+
+OUT_OF_FOLD = "out_of_fold.jsonl"
+"""The predictions of each sample by the model that was not trained on it."""
+META = f"{OUT_OF_FOLD}.meta.json"
+"""Which weights these are of. It is written last."""
+_OWN = re.compile(rf"fold-\d+|{re.escape(OUT_OF_FOLD)}(\.meta\.json)?|report\.html|\..*")
+
+
+def run_of(folder: Path, fold: Fold) -> RunDirectory:
+    """Return the run of a fold."""
+    return RunDirectory(folder / f"fold-{fold.number}")
+
+
+def runs_in(folder: Path) -> list[RunDirectory]:
+    """Return the runs of the folds that have begun, in their order; none if the folder is no cross-validation."""
+    if RunDirectory(folder).plan_file.exists() or not folder.is_dir():
+        return []
+    numbers = [match[1] for path in folder.iterdir() if (match := re.fullmatch(r"fold-([1-9]\d{0,2})", path.name))]
+    runs = [RunDirectory(folder / f"fold-{number}") for number in sorted(map(int, numbers))]
+    return [run for run in runs if run.plan_file.exists()]
+
+
+def create(folder: Path) -> None:
+    """Create the folder. Raises UsageError if it has something else."""
+    with explaining(f"{folder} cannot be used for the runs of folds"):
+        folder.mkdir(parents=True, exist_ok=True)
+        others = sorted(path.name for path in folder.iterdir() if not _OWN.fullmatch(path.name))
+    if others:
+        raise UsageError(
+            f"{folder} has something else than the runs of folds: {', '.join(others[:5])}",
+            hint="choose an empty or new directory: --run runs/NAME",
+        )
+
+
+def naming_folds(path: Path, hint: str) -> str:
+    """Return the hint of an error that `path` is no run; another one if it has the runs of folds."""
+    runs = runs_in(path)
+    return f"it has the runs of {len(runs)} folds: name one of them, such as {runs[0].path}" if runs else hint
