@@ -203,8 +203,8 @@ class _Loop:
                 values.append(copy)
             self._skipped.append(first)
             previous = first
-        for offset in released:
-            self._recorder.rename(last.storages.start + int(offset), previous + int(offset))
+        for place in released:
+            self._recorder.rename(last.storages.start + int(place), previous + int(place))
         self._lengths = {id(values): len(values) for values in self._lists()}
 
     def _lists(self) -> list[list[Any]]:

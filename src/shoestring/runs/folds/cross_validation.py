@@ -58,7 +58,8 @@ def cross_validate(
         if outcomes[index].status != "finished":
             reason = f"fold {fold.number} is paused: {outcomes[index].reason}"
             break
-    out_of_fold, notes = None, ()
+    out_of_fold: str | None = None
+    notes: tuple[str, ...] = ()
     if not reason:
         out_of_fold, notes, reason = _predict(recipe, values, request, folds, in_child)
     return CrossValidation(
