@@ -91,7 +91,9 @@ def with_others(samples, **others):
     return default_collate(samples) | others
 
 
-def train(run, demand, model=Model, data=Labelled, trainer=Trainer, micro_batch=4, is_copying=False, collate=None, **options):
+def train(
+    run, demand, model=Model, data=Labelled, trainer=Trainer, micro_batch=4, is_copying=False, collate=None, **options
+):
     """Train an epoch of updates of two microbatches in fp32; return the losses, and the gradients of the updates."""
     arguments = TrainingArguments(
         output_dir=str(run.parent / "own"), per_device_train_batch_size=micro_batch, gradient_accumulation_steps=2,
