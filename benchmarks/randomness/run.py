@@ -3,7 +3,8 @@
 python benchmarks/randomness/run.py --json OUT
 
 Each library's recipe is trained five times with the same seed, each time in processes of its own: twice without an
-interruption, once with worker processes, and with and without these once stopped and continued. The final weights are compared bit for bit.
+interruption, once with worker processes, and once each without and with them stopped and continued. The final weights
+are compared bit for bit.
 """
 
 import argparse

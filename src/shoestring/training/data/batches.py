@@ -60,8 +60,9 @@ def fetch(
 
     A sample may be augmented at random: it is fetched under a seed of (seed, epoch, index), so it does not depend on
     its microbatch, session or process. Generators that the dataset or `collate` hold are seeded as well
-    (`own_generators.py`). Random numbers that `collate` draws continue from those of the last sample. A dataset with torch's `__getitems__`, such as torch's `Subset`, returns many samples at once; if it or `collate`
-    draws random numbers, the samples are fetched one by one instead.
+    (`own_generators.py`). Random numbers that `collate` draws continue from those of the last sample. A dataset with
+    torch's `__getitems__`, such as torch's `Subset`, returns many samples at once; if it or `collate` draws random
+    numbers, the samples are fetched one by one instead.
 
     Seeding takes longer than fetching a sample from memory. So the first batch records in `randomness`, which is shared
     by all batches, whether samples draw. If they do not, later samples are fetched without seeding, and a batch in

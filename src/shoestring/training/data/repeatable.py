@@ -36,8 +36,8 @@ class DataComparison:
     def text(self) -> str:
         """What it means that the samples differ, for a person."""
         return (
-            f"the data has random numbers that Shoestring does not seed: {self.difference}. This run cannot be repeated "
-            "bit for bit, and a resumed run differs from one without an interruption. Draw them from the global "
+            f"the data has random numbers that Shoestring does not seed: {self.difference}. This run cannot be "
+            "repeated bit for bit, and a resumed run differs from one without an interruption. Draw them from the global "
             "generators of torch, numpy or random, or from a generator that the dataset, collate or the recipe keeps "
             "in an attribute: these are seeded for each sample"
         )

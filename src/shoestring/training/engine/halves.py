@@ -81,8 +81,8 @@ class LossReport:
             return ""
         held = f" It holds generators of its own: {', '.join(self.generators[:3])}." if self.generators else ""
         return (
-            "the loss has random numbers that Shoestring does not seed: it differs for the same microbatch with the same "
-            f"seeds.{held} This run cannot be repeated bit for bit, and a resumed run differs from one without an "
+            "the loss has random numbers that Shoestring does not seed: it differs for the same microbatch with the "
+            f"same seeds.{held} This run cannot be repeated bit for bit, and a resumed run differs from one without an "
             "interruption. Draw them from the global generators of torch, numpy or random, which are seeded for each "
             "update"
         )
