@@ -9,6 +9,7 @@ position of each sample, and opens only the tar files that it needs next.
 
 import json
 import tarfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -84,7 +85,8 @@ def counts(files):
             entry = {"samples": samples, "bytes": status.st_size, "modified": status.st_mtime_ns}
         entries[file.name] = entry
     if entries != known:
-        temporary = index.with_suffix(".writing")
-        temporary.write_text(json.dumps(entries, indent=1))
-        temporary.replace(index)
+        with suppress(OSError):  # a folder that is read-only is counted in each session
+            temporary = index.with_suffix(".writing")
+            temporary.write_text(json.dumps(entries, indent=1))
+            temporary.replace(index)
     return [entries[file.name]["samples"] for file in files]

@@ -17,7 +17,7 @@ from shoestring.runs.train.launch import launch
 from shoestring.runs.train.session import LaunchRequest
 from shoestring.training.checkpoint.store import Store
 from shoestring.training.monitor.events import read
-from tests.sessions import final_bits, session
+from tests.sessions import final_bits, final_checkpoint, session
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 UPDATES = 40  # own_loop has 15 updates in an epoch
@@ -61,8 +61,10 @@ def test_lines_of_text_are_staged_streamed_and_padded(tmp_path, monkeypatch):
 
 
 def test_tar_files_are_indexed_once_and_resume_is_exact(tmp_path):
+    folder = tmp_path / "tars"
+    folder.mkdir()
     for shard in range(3):
-        with tarfile.open(tmp_path / f"{shard}.tar", "w") as archive:
+        with tarfile.open(folder / f"{shard}.tar", "w") as archive:
             for number in range(6 + shard):
                 label = (number + shard) % 2
                 content = torch.full((16,), float(label)) + torch.arange(16) / 50
@@ -70,17 +72,18 @@ def test_tar_files_are_indexed_once_and_resume_is_exact(tmp_path):
                     member = tarfile.TarInfo(f"folder.v1/{number:03}.{ending}")
                     member.size = len(data)
                     archive.addfile(member, io.BytesIO(data))
-    values = {"data": str(tmp_path), "micro_batch": 4}
+    values = {"data": str(folder), "micro_batch": 4}
     example = str(EXAMPLES / "tars.py")
     session(example, tmp_path / "one", values)
-    index = json.loads((tmp_path / "index.json").read_text())
+    index = json.loads((folder / "index.json").read_text())
     assert [entry["samples"] for entry in index.values()] == [6, 7, 8]
     module = load_example("tars")
     module.read_samples = lambda file: pytest.fail(f"{file} was read again")
-    assert module.counts(sorted(tmp_path.glob("*.tar"))) == [6, 7, 8]
+    assert module.counts(sorted(folder.glob("*.tar"))) == [6, 7, 8]
+    (folder / "index.json").unlink()
     session(example, tmp_path / "two", values, stop="SIGTERM", at=5)
     session(example, tmp_path / "two", values)
-    assert final_bits(tmp_path / "one") == final_bits(tmp_path / "two")
+    assert final_checkpoint(tmp_path / "one") == final_checkpoint(tmp_path / "two")
 
 
 def load_example(name):

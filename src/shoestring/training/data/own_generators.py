@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from shoestring.training.data.generators import GeneratorStates, without_arrays
-from shoestring.training.data.held import walk
+from shoestring.training.data.reachable import walk
 from shoestring.training.data.seeding import derive
 
 _MASK = (1 << 63) - 1

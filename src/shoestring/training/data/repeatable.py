@@ -36,10 +36,10 @@ class DataComparison:
     def text(self) -> str:
         """What it means that the samples differ, for a person."""
         return (
-            f"the data has random numbers that Shoestring does not seed: {self.difference}. This run cannot be "
-            "repeated bit for bit, and a resumed run differs from one without an interruption. Draw them from the global "
-            "generators of torch, numpy or random, or from a generator that the dataset, collate or the recipe keeps "
-            "in an attribute: these are seeded for each sample"
+            f"the data has random numbers that Shoestring does not seed: {self.difference}. This run "
+            "cannot be repeated bit for bit, and a resumed run differs from one without an interruption. Draw them "
+            "from the global generators of torch, numpy or random, or from a generator in an attribute of the dataset, "
+            "collate or the recipe: these are seeded for each sample"
         )
 
 
@@ -66,9 +66,9 @@ def compare_fetches(loader: Loader, members: Sequence[Member]) -> DataComparison
     if difference is None:
         return DataComparison(samples=len(indices))
     path, row = difference
-    which = f"sample {indices[row]}" if row is not None and row < len(indices) == len(several) else "the first samples"
+    place = f"sample {indices[row]}" if row is not None and row < len(indices) == len(several) else "the first samples"
     return DataComparison(
-        samples=len(indices), difference=f"{path} of {which} differs when it is fetched again with the same seeds"
+        samples=len(indices), difference=f"{path} of {place} differs when it is fetched again with the same seeds"
     )
 
 
@@ -83,10 +83,10 @@ def find_difference(a: Any, b: Any, path: str) -> tuple[str, int | None] | None:
         return _find_in_arrays(a, b, path)
     if isinstance(a, float | complex) and a != a and b != b:
         return None
-    for (suffix, own), (other_suffix, other) in _pairs(a, b):
+    for (suffix, own_items), (other_suffix, other) in _pairs(a, b):
         if suffix != other_suffix:
             return path, None
-        if difference := find_difference(own, other, path + suffix):
+        if difference := find_difference(own_items, other, path + suffix):
             return difference
     if _items(a) is None and isinstance(a, str | bytes | int | float | complex | None) and a != b:
         return path, None
@@ -94,13 +94,13 @@ def find_difference(a: Any, b: Any, path: str) -> tuple[str, int | None] | None:
 
 
 def _pairs(a: Any, b: Any) -> Iterator[tuple[tuple[str, Any], tuple[str, Any]]]:
-    own, others = _items(a) or [], _items(b) or []
-    missing = [("missing", None)] * abs(len(own) - len(others))
-    if len(own) < len(others):
-        own = [*own, *missing]
-    elif len(others) < len(own):
-        others = [*others, *missing]
-    return zip(own, others, strict=True)
+    own_items, other_items = _items(a) or [], _items(b) or []
+    missing = [("missing", None)] * abs(len(own_items) - len(other_items))
+    if len(own_items) < len(other_items):
+        own_items = [*own_items, *missing]
+    elif len(other_items) < len(own_items):
+        other_items = [*other_items, *missing]
+    return zip(own_items, other_items, strict=True)
 
 
 def _items(value: Any) -> list[tuple[str, Any]] | None:

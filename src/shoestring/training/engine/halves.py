@@ -22,7 +22,7 @@ from shoestring.recipe.microbatches import Member, flattened, split
 from shoestring.techniques import nested
 from shoestring.training.data.seeding import derive, seed_all
 from shoestring.training.engine.first_microbatch import FirstMicrobatch
-from shoestring.training.engine.held_state import HeldState
+from shoestring.training.engine.loss_state import LossState
 from shoestring.training.engine.side_effects import Generators
 from shoestring.training.engine.update import mean_loss
 
@@ -79,11 +79,11 @@ class LossReport:
         """What it means that the loss is not seeded; empty if it is."""
         if not self.is_unseeded:
             return ""
-        held = f" It holds generators of its own: {', '.join(self.generators[:3])}." if self.generators else ""
+        generators = f" It holds generators of its own: {', '.join(self.generators[:3])}." if self.generators else ""
         return (
             "the loss has random numbers that Shoestring does not seed: it differs for the same microbatch with the "
-            f"same seeds.{held} This run cannot be repeated bit for bit, and a resumed run differs from one without an "
-            "interruption. Draw them from the global generators of torch, numpy or random, which are seeded for each "
+            f"same seeds.{generators} This run cannot be repeated bit for bit, and a resumed run differs from one "
+            "without an interruption. Draw them from the global generators of torch, numpy or random, which are seeded for each "
             "update"
         )
 
@@ -92,9 +92,9 @@ class LossReport:
         """What it means that the loss depends on its earlier calls; empty if it does not."""
         if not self.changed:
             return ""
-        more = f" and {len(self.changed) - 3} more" if len(self.changed) > 3 else ""
+        further = f" and {len(self.changed) - 3} more" if len(self.changed) > 3 else ""
         return (
-            f"the loss depends on its earlier calls, because it changes {', '.join(self.changed[:3])}{more}: training "
+            f"the loss depends on its earlier calls, because it changes {', '.join(self.changed[:3])}{further}: training "
             "with another microbatch would differ, since it calls the loss more or less often in an update. Only "
             "parameters and buffers of the model are saved: keep such a state in a buffer, and change it once an update"
         )
@@ -144,12 +144,12 @@ def _repeat(losses: "_Losses", whole: Sequence[Member], report: LossReport) -> N
 
     before = losses.compute([batch], [whole], 0)
     changed = losses.state.changed()
-    again = losses.compute([batch], [whole], 0, restores=not changed)
-    if not differs(before, again):
+    repeated = losses.compute([batch], [whole], 0, restores=not changed)
+    if not differs(before, repeated):
         return
     if changed:
-        again = losses.compute([batch], [whole], 0)
-        report.changed = [] if differs(before, again) else changed
+        repeated = losses.compute([batch], [whole], 0)
+        report.changed = [] if differs(before, repeated) else changed
     if not report.changed:
         report.is_unseeded, report.generators, losses.is_random = True, losses.state.generators, True
 
@@ -179,7 +179,7 @@ class _Losses:
 
     def __init__(self, first: FirstMicrobatch) -> None:
         self.first, self._loss = first, first.make_loss()
-        self.state = HeldState(first.model, self._loss)
+        self.state = LossState(first.model, self._loss)
         self.is_random = False
         """Whether `collate` or the loss has drawn random numbers."""
 

@@ -36,14 +36,14 @@ def compare(context: Context, session: TrainingSession) -> None:
     context.report({"stage": "loading", "samples": samples, "seconds": seconds})
     members = loader.parts(0, session.state.sizes.micro_batch)[0]
     comparison = compare_fetches(loader, members)
-    held = OwnGenerators(dataset=context.data["train"], collate=collate_function(request.recipe.recipe)).paths
+    generators = OwnGenerators(dataset=context.data["train"], collate=collate_function(request.recipe.recipe)).paths
     context.report(
         {
             "stage": "randomness",
             "samples": comparison.samples,
             "skipped": comparison.skipped,
             "difference": comparison.text if comparison.difference else "",
-            "generators": held,
+            "generators": generators,
         }
     )
     if request.recipe.parts.learning.whole_batch:

@@ -3,7 +3,7 @@
 import functools
 from collections import deque
 
-from shoestring.training.data.held import walk
+from shoestring.training.data.reachable import walk
 
 
 class Leaf:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from shoestring.base.units import MIB
-from shoestring.training.data.held import walk
 from shoestring.training.data.own_generators import OwnGenerators
+from shoestring.training.data.reachable import walk
 from shoestring.training.engine.buffers import BufferBackup
 
 _MOST_BYTES = 128 * MIB
@@ -18,7 +18,7 @@ _MOST_BYTES = 128 * MIB
 _VALUES = (int, float, complex, str, bool, type(None), Tensor, np.ndarray)
 
 
-class HeldState:
+class LossState:
     """The state at construction of a model and of the objects that its loss uses.
 
     It consists of the model's buffers, and for the loss and the modules of the model the numbers, texts, tensors,
@@ -63,8 +63,8 @@ class HeldState:
         ]
         paths += [path for path, value, copy in self._copies if not _is_equal(value, copy)]
         for path, attributes, values in self._attributes:
-            now = {name: item for name, item in attributes.items() if isinstance(item, _VALUES)}
-            paths += [f"{path}.{name}" for name, item in now.items() if not _is_same(values.get(name, paths), item)]
+            present = {name: item for name, item in attributes.items() if isinstance(item, _VALUES)}
+            paths += [f"{path}.{name}" for name, item in present.items() if not _is_same(values.get(name, paths), item)]
         return paths
 
     @torch.no_grad()
@@ -103,7 +103,7 @@ def _is_equal(value: Any, copy: Any) -> bool:
     return len(value) == len(copy) and all(own is other for own, other in zip(value, copy, strict=True))
 
 
-def _is_same(before: Any, now: Any) -> bool:
+def _is_same(before: Any, after: Any) -> bool:
     """Return whether an attribute is what it was: the same object, or an equal number or text."""
-    is_plain = not isinstance(before, Tensor | np.ndarray) and not isinstance(now, Tensor | np.ndarray)
-    return before is now or (is_plain and type(before) is type(now) and (before == now or before != before))
+    is_plain = not isinstance(before, Tensor | np.ndarray) and not isinstance(after, Tensor | np.ndarray)
+    return before is after or (is_plain and type(before) is type(after) and (before == after or before != before))
