@@ -132,6 +132,7 @@ def library_version(source: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--before", type=Path, help="results of an earlier version, to store beside these")
     parser.add_argument("sources", nargs="*", default=list(augmented.SOURCES))
     arguments = parser.parse_args()
     os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"  # it would ask for its newest version
@@ -142,7 +143,8 @@ def main() -> None:
             rows.append(compare(source, Path(folder)))
             print(json.dumps(rows[-1]), f"{time.monotonic() - started_at:.0f} s", flush=True)
     if arguments.json:
-        arguments.json.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
+        before = json.loads(arguments.before.read_text())["rows"] if arguments.before else []
+        arguments.json.write_text(json.dumps({"rows": rows, "before": before}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

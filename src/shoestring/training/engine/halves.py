@@ -83,8 +83,8 @@ class LossReport:
         return (
             "the loss has random numbers that Shoestring does not seed: it differs for the same microbatch with the "
             f"same seeds.{generators} This run cannot be repeated bit for bit, and a resumed run differs from one "
-            "without an interruption. Draw them from the global generators of torch, numpy or random, which are seeded for each "
-            "update"
+            "without an interruption. Draw them from the global generators of torch, numpy or random, which are seeded "
+            "for each update"
         )
 
     @property
@@ -94,8 +94,8 @@ class LossReport:
             return ""
         further = f" and {len(self.changed) - 3} more" if len(self.changed) > 3 else ""
         return (
-            f"the loss depends on its earlier calls, because it changes {', '.join(self.changed[:3])}{further}: training "
-            "with another microbatch would differ, since it calls the loss more or less often in an update. Only "
+            f"the loss depends on its earlier calls, because it changes {', '.join(self.changed[:3])}{further}: "
+            "training with another microbatch would differ, since it calls the loss more or less often in an update. Only "
             "parameters and buffers of the model are saved: keep such a state in a buffer, and change it once an update"
         )
 
