@@ -115,7 +115,7 @@ class AllStates:
 
 
 def _search(roots: dict[str, Any]) -> Iterator[_Generator]:
-    excluded = {id(random._inst), id(np.random.mtrand._rand), id(torch.default_generator)}  # type: ignore[attr-defined]
+    excluded = {id(random._inst), id(np.random.mtrand._rand), id(torch.default_generator)}
     for path, value in walk(roots):
         kind = next((kind for kind in KINDS if isinstance(value, kind.type_)), None)
         # The system's random numbers have no state, and no seed.

@@ -95,7 +95,8 @@ class LossReport:
         further = f" and {len(self.changed) - 3} more" if len(self.changed) > 3 else ""
         return (
             f"the loss depends on its earlier calls, because it changes {', '.join(self.changed[:3])}{further}: "
-            "training with another microbatch would differ, since it calls the loss more or less often in an update. Only "
+            "training with another microbatch would differ, since it calls the loss more or less often in an update. "
+            "Only "
             "parameters and buffers of the model are saved: keep such a state in a buffer, and change it once an update"
         )
 
