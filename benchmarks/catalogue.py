@@ -42,6 +42,12 @@ def _benchmark(name: str, question: str, command: str, needs: str = "") -> Bench
 
 BENCHMARKS = (
     _benchmark(
+        "randomness",
+        "Are runs with augmented samples reproducible, and exact at resume?",
+        "benchmarks/randomness/run.py --json OUT",
+        "albumentations, torchvision, kornia, imgaug and audiomentations",
+    ),
+    _benchmark(
         "memory_lora",
         "How exact is the predicted memory of LoRA and QLoRA steps on T4s?",
         "benchmarks/memory/score.py lora DATA/t4/lora_steps.csv --json OUT",

@@ -1,8 +1,11 @@
+import io
 import itertools
+import json
 import os
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -14,7 +17,7 @@ from shoestring.runs.train.launch import launch
 from shoestring.runs.train.session import LaunchRequest
 from shoestring.training.checkpoint.store import Store
 from shoestring.training.monitor.events import read
-from tests.sessions import final_bits, session
+from tests.sessions import final_bits, final_checkpoint, session
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 UPDATES = 40  # own_loop has 15 updates in an epoch
@@ -55,6 +58,32 @@ def test_lines_of_text_are_staged_streamed_and_padded(tmp_path, monkeypatch):
     assert losses[-1] < 5.5  # a uniform distribution over 256 bytes has 5.55
     assert any("data is read from" in event["message"] for event in events if event["event"] == "note")
     assert len(list((tmp_path / "local").glob("*/*/copy/slow/*.txt"))) == 3
+
+
+def test_tar_files_are_indexed_once_and_resume_is_exact(tmp_path):
+    folder = tmp_path / "tars"
+    folder.mkdir()
+    for shard in range(3):
+        with tarfile.open(folder / f"{shard}.tar", "w") as archive:
+            for number in range(6 + shard):
+                label = (number + shard) % 2
+                content = torch.full((16,), float(label)) + torch.arange(16) / 50
+                for ending, data in (("x.bin", content.numpy().tobytes()), ("cls", str(label).encode())):
+                    member = tarfile.TarInfo(f"folder.v1/{number:03}.{ending}")
+                    member.size = len(data)
+                    archive.addfile(member, io.BytesIO(data))
+    values = {"data": str(folder), "micro_batch": 4}
+    example = str(EXAMPLES / "tars.py")
+    session(example, tmp_path / "one", values)
+    index = json.loads((folder / "index.json").read_text())
+    assert [entry["samples"] for entry in index.values()] == [6, 7, 8]
+    module = load_example("tars")
+    module.read_samples = lambda file: pytest.fail(f"{file} was read again")
+    assert module.counts(sorted(folder.glob("*.tar"))) == [6, 7, 8]
+    (folder / "index.json").unlink()
+    session(example, tmp_path / "two", values, stop="SIGTERM", at=5)
+    session(example, tmp_path / "two", values)
+    assert final_checkpoint(tmp_path / "one") == final_checkpoint(tmp_path / "two")
 
 
 def load_example(name):

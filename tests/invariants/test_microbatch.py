@@ -115,7 +115,7 @@ def test_comparison_with_halves_reports_and_changes_no_bits(tmp_path, monkeypatc
     """BatchNorm, dropout and the order of workers would show another forward or other random numbers."""
     values = {"epochs": 3, "micro_batch": 16, "workers": 1}
     session(InfoNCE(), tmp_path / "compared", values)
-    monkeypatch.setattr(loop, "report_split_loss", lambda _: None)
+    monkeypatch.setattr(loop, "report_irregularities", lambda _: None)
     session(InfoNCE(), tmp_path / "plain", values)
     assert final_bits(tmp_path / "compared") == final_bits(tmp_path / "plain")
     reports = [

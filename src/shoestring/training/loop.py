@@ -33,7 +33,7 @@ from shoestring.training.save_steps import save_if_due, save_now
 from shoestring.training.session.outcome import Outcome
 from shoestring.training.session.stop import SessionOver
 from shoestring.training.setup import setup
-from shoestring.training.split_loss import report_split_loss
+from shoestring.training.split_loss import report_irregularities
 from shoestring.training.stored_settings import store_settings_of_result
 
 
@@ -69,7 +69,7 @@ def train(request: SessionRequest, library: LibraryLoop | None = None) -> Outcom
                 if library:
                     reason = library.run(session)
                 else:
-                    report_split_loss(session)
+                    report_irregularities(session)
                     while not (reason := steps.before_update(session)):
                         steps.one_update(session)
                         save_if_due(session)

@@ -154,6 +154,11 @@ class Record:
         self.events.emit("note", message=message)
         self.progress.message(f"note: {message}")
 
+    def unseeded(self, source: str, message: str) -> None:
+        """Record that the run cannot be repeated bit for bit, because its "data" or "loss" has unseeded numbers."""
+        self.events.emit("unseeded", update=self.update, source=source, message=message)
+        self.progress.message(f"note: {message}")
+
     def trust_recipe(self) -> None:
         """Record the digests of the recipe's files, which the person has named: `evaluate` may execute them."""
         if self._is_writer and self._loaded and self._loaded.source and (note := trust.remember(self._loaded.source)):

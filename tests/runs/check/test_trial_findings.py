@@ -93,7 +93,8 @@ def test_trial_reports_measured_and_predicted_values(load_recipe, tmp_path, monk
     monkeypatch.syspath_prepend(tmp_path / "elsewhere")
     trial_result = run_trial(make_plan(), load_recipe(loss="import sizes_of_trial"), find("cpu"))
     findings = findings_by_name(trial_result)
-    assert list(findings) == ["data", "update", "memory", "time"]
+    assert list(findings) == ["data", "update", "random numbers", "memory", "time"]
+    assert "had the same values when fetched again" in findings["random numbers"].message
     assert not trial_result.stages_named("printed")
     assert (findings["data"].status, "20 samples" in findings["data"].message) == ("pass", True)
     assert (findings["update"].status, "11 updates of 8 samples ran on cpu" in findings["update"].message) == (

@@ -18,6 +18,7 @@ from shoestring.runs.check.facts import Facts
 from shoestring.runs.check.finding import Finding, failed, passed, warned
 from shoestring.runs.check.probe.probing import Probe, run_probe
 from shoestring.runs.check.probe.result import measurement
+from shoestring.runs.check.randomness import check_randomness
 
 _ADAPTER_NOTE = "lora_targets="
 """The beginning of the note on the share of the weights that LoRA adapts (`techniques/lora.py`)."""
@@ -125,7 +126,13 @@ def check_trial(trial: Trial) -> list[Finding]:
         findings.append(passed("data", f"{samples} samples for training; data() took {seconds}"))
     if trial.last("updates") is None:
         return [*findings, _check_failure(trial, "update")]
-    findings += [_check_updates(trial), *_check_halves(trial), _check_memory(trial), _check_time(trial)]
+    findings += [
+        _check_updates(trial),
+        *_check_halves(trial),
+        *check_randomness(trial.last("randomness"), trial.last("loss")),
+        _check_memory(trial),
+        _check_time(trial),
+    ]
     if trial.measured.problem:
         return [*findings, _check_failure(trial, "evaluation")]
     return [*findings, *_check_evaluation(trial)]

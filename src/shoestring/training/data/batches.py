@@ -1,5 +1,6 @@
 """Fetching samples by index, collating them into a batch, and moving the batch to the device."""
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,15 +12,37 @@ from shoestring.base.settings import MemoryFormat
 from shoestring.recipe.microbatches import Member, flattened
 from shoestring.recipe.parts import Parts
 from shoestring.techniques import memory_format, nested
-from shoestring.training.data.generators import GeneratorStates
+from shoestring.training.data.own_generators import AllStates, OwnGenerators
 from shoestring.training.data.seeding import derive, seed_host
 
 
 class SampleRandomness:
-    """Whether the samples of a dataset draw random numbers, as detected by `fetch`."""
+    """Which generators the samples of a dataset may draw from, and whether they do, as `fetch` finds out in a process.
+
+    The objects that hold generators are searched before the first batch, and again after it: some are created when
+    the first sample is fetched.
+    """
 
     detected: bool | None = None
-    """None before the first sample."""
+    """Whether samples draw random numbers; None before the first sample."""
+
+    def __init__(self) -> None:
+        self.own: OwnGenerators | None = None
+        self._is_complete = False
+
+    def search(self, dataset: Any, collate: Callable[[Any], Any]) -> OwnGenerators:
+        """Return the generators that the dataset and the collate function hold."""
+        if self.own is None:
+            self.own = OwnGenerators(dataset=dataset, collate=collate)
+        return self.own
+
+    def has_new(self, dataset: Any, collate: Callable[[Any], Any]) -> bool:
+        """Return after the first batch whether fetching it has created generators, which were not seeded."""
+        if self._is_complete:
+            return False
+        self._is_complete, before = True, self.search(dataset, collate).paths
+        self.own = OwnGenerators(dataset=dataset, collate=collate)
+        return self.own.paths != before
 
 
 def fetch(
@@ -36,9 +59,10 @@ def fetch(
     `members` are indices of samples, or packed rows of them, each of which `collate` gets as a list of samples.
 
     A sample may be augmented at random: it is fetched under a seed of (seed, epoch, index), so it does not depend on
-    its microbatch, session or process. Random numbers that `collate` draws continue from those of the last sample. A
-    dataset with torch's `__getitems__`, such as torch's `Subset`, returns many samples at once; if it or `collate`
-    draws random numbers, the samples are fetched one by one instead.
+    its microbatch, session or process. Generators that the dataset or `collate` hold are seeded as well
+    (`own_generators.py`). Random numbers that `collate` draws continue from those of the last sample. A dataset with
+    torch's `__getitems__`, such as torch's `Subset`, returns many samples at once; if it or `collate` draws random
+    numbers, the samples are fetched one by one instead.
 
     Seeding takes longer than fetching a sample from memory. So the first batch records in `randomness`, which is shared
     by all batches, whether samples draw. If they do not, later samples are fetched without seeding, and a batch in
@@ -50,26 +74,42 @@ def fetch(
             # Index all rows at once instead of stacking single ones. TensorDataset draws no random numbers.
             rows = torch.tensor(indices)
             return [tensor.index_select(0, rows.to(tensor.device)) for tensor in dataset.tensors]
-        randomness, initial_states = randomness or SampleRandomness(), GeneratorStates()
-        fetch_all = getattr(dataset, "__getitems__", None)
-        if randomness.detected is False or (callable(fetch_all) and not randomness.detected):
-            samples = fetch_all(indices) if callable(fetch_all) else [dataset[index] for index in indices]
-            batch = collate(_in_rows(samples, members))
-            if initial_states.unchanged():
-                return batch
-            randomness.detected = True
-        try:
-            samples = []
-            for index in indices:
-                seed_host(derive(seed, "sample", epoch, index))
-                seeded_states = None if randomness.detected else GeneratorStates()
-                samples.append(dataset[index])
-                randomness.detected = randomness.detected or (
-                    seeded_states is not None and not seeded_states.unchanged()
-                )
-            return collate(_in_rows(samples, members))
-        finally:
-            initial_states.restore()
+        randomness = randomness or SampleRandomness()
+        batch = _fetch(dataset, collate, members, indices, seed, epoch, randomness)
+        if randomness.has_new(dataset, collate):
+            batch = _fetch(dataset, collate, members, indices, seed, epoch, randomness)
+        return batch
+
+
+def _fetch(
+    dataset: Any,
+    collate: Callable[[Any], Any],
+    members: Sequence[Member],
+    indices: Sequence[int],
+    seed: int,
+    epoch: int,
+    randomness: SampleRandomness,
+) -> Any:
+    own = randomness.search(dataset, collate)
+    initial_states, fetch_all = AllStates(own), getattr(dataset, "__getitems__", None)
+    if randomness.detected is False or (callable(fetch_all) and not randomness.detected):
+        samples = fetch_all(indices) if callable(fetch_all) else [dataset[index] for index in indices]
+        batch = collate(_in_rows(samples, members))
+        if initial_states.unchanged():
+            return batch
+        randomness.detected = True
+    try:
+        samples = []
+        for index in indices:
+            value = derive(seed, "sample", epoch, index)
+            seed_host(value)
+            own.seed(value)
+            seeded_states = None if randomness.detected else AllStates(own)
+            samples.append(dataset[index])
+            randomness.detected = randomness.detected or (seeded_states is not None and not seeded_states.unchanged())
+        return collate(_in_rows(samples, members))
+    finally:
+        initial_states.restore()
 
 
 def _in_rows(samples: Any, members: Sequence[Member]) -> Any:
@@ -101,9 +141,36 @@ class WatchedCollate:
         self._collate = collate
 
     def __call__(self, samples: Any) -> tuple[Any, bool]:
-        states = GeneratorStates()
+        states = AllStates(OwnGenerators(collate=self._collate))
         batch = self._collate(samples)
         return batch, not states.unchanged()
+
+
+class CollateParts:
+    """A collate function that makes a batch of each of several selections of the same samples.
+
+    Each begins with the same samples and the same states of the generators, whatever the one before has changed.
+    """
+
+    def __init__(self, collate: Callable[[Any], Any], parts: Sequence[Sequence[Member]]) -> None:
+        """The members of a part are positions of samples."""
+        self._collate, self._parts = WatchedCollate(collate), parts
+
+    def __call__(self, samples: Any) -> list[tuple[Any, bool]]:
+        states, batches = AllStates(OwnGenerators(collate=self._collate)), []
+        for part in self._parts:
+            states.restore()
+            selected = _copies([samples[position] for position in flattened(part)])
+            batches.append(self._collate(_in_rows(selected, part)))
+        return batches
+
+
+def _copies(samples: list[Any]) -> list[Any]:
+    """Return copies, because a collate function may change its samples; the samples if they cannot be copied."""
+    try:
+        return copy.deepcopy(samples)
+    except Exception:  # noqa: BLE001  (objects such as open files)
+        return samples
 
 
 def collate_function(recipe: object) -> Callable[[Any], Any]:

@@ -70,7 +70,7 @@ class _PublicNumpyState:
         return self._state
 
     def is_current(self) -> bool:
-        return str(_without_arrays(np.random.get_state(legacy=False))) == str(_without_arrays(self._state))
+        return str(without_arrays(np.random.get_state(legacy=False))) == str(without_arrays(self._state))
 
 
 _cached_numpy_state: twisters.NumpyState | _PublicNumpyState | None = None
@@ -91,8 +91,8 @@ def _numpy_state() -> twisters.NumpyState | _PublicNumpyState:
     return _cached_numpy_state
 
 
-def _without_arrays(state: Any) -> Any:
+def without_arrays(state: Any) -> Any:
     """Return a generator's state with its arrays as lists."""
     if isinstance(state, dict):
-        return {key: _without_arrays(value) for key, value in state.items()}
+        return {key: without_arrays(value) for key, value in state.items()}
     return state.tolist() if isinstance(state, np.ndarray) else state

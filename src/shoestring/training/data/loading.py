@@ -1,7 +1,7 @@
 """Loading the microbatches of each update to the device, with prefetching if that helps."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import islice
 from types import TracebackType
 from typing import Any, Self
@@ -14,7 +14,14 @@ from shoestring.recipe.contract import length_of
 from shoestring.recipe.microbatches import Member, flattened, longest_first, pack, split
 from shoestring.recipe.parts import Parts
 from shoestring.techniques import nested
-from shoestring.training.data.batches import SampleRandomness, WatchedCollate, collate_function, fetch, to_device
+from shoestring.training.data.batches import (
+    CollateParts,
+    SampleRandomness,
+    WatchedCollate,
+    collate_function,
+    fetch,
+    to_device,
+)
 from shoestring.training.data.logical_shards import LogicalShards
 from shoestring.training.data.order import DataOrder
 from shoestring.training.data.resident import resident
@@ -143,27 +150,50 @@ class Loader:
     def batches(self, parts: Sequence[Sequence[Member]], *, epoch: int) -> tuple[list[Any], bool]:
         """Return a batch on the host for each of the `parts`, and whether `collate` has drawn random numbers for them.
 
+        Each sample is fetched for each part that has it.
+        """
+        pairs = list(self._fetched(parts, WatchedCollate(self._collate), epoch))
+        return [batch for batch, _ in pairs], any(draws for _, draws in pairs)
+
+    def same_samples(self, parts: Sequence[Sequence[Member]], *, epoch: int) -> tuple[list[Any], bool]:
+        """Return what `batches` does, for parts that share samples: each sample is fetched once."""
+        indices = list(dict.fromkeys(index for part in parts for index in flattened(part)))
+        position = {index: number for number, index in enumerate(indices)}
+        positions: list[list[Member]] = [
+            [tuple(map(position.__getitem__, row)) if isinstance(row, tuple) else position[row] for row in part]
+            for part in parts
+        ]
+        (pairs,) = self._fetched([indices], CollateParts(self._collate, positions), epoch)
+        return [batch for batch, _ in pairs], any(draws for _, draws in pairs)
+
+    def repeated(self, parts: Sequence[Sequence[Member]]) -> Generator[Any, None, None]:
+        """Yield the batch of each of the `parts` in epoch 0, all of them fetched by the same process."""
+        return self._fetched(parts, self._collate, 0)
+
+    def _fetched(
+        self, parts: Sequence[Sequence[Member]], collate: Callable[[Any], Any], epoch: int
+    ) -> Generator[Any, None, None]:
+        """Yield what `collate` returns for the samples of each of the `parts`.
+
         Microbatches and their workers are not affected. Data that workers fetch from the start is fetched by another
         process: workers are forked, and must not share the files that a dataset opens at its first sample.
         """
-        collate = WatchedCollate(self._collate)
         if not self._fixed_workers:
-            pairs = [fetch(self._dataset, collate, part, seed=self._seed, epoch=epoch) for part in parts]
-        else:
-            requests: list[Request] = [(epoch, part) for part in parts]
-            workers = Workers(
-                self._dataset,
-                collate,
-                lambda update, _: [] if update else requests,
-                count=1,
-                seed=self._seed,
-                pinned=False,
-            )
-            try:
-                pairs = list(islice(workers.batches(0, len(parts)), len(parts)))
-            finally:
-                workers.close()
-        return [batch for batch, _ in pairs], any(draws for _, draws in pairs)
+            yield from (fetch(self._dataset, collate, part, seed=self._seed, epoch=epoch) for part in parts)
+            return
+        requests: list[Request] = [(epoch, part) for part in parts]
+        workers = Workers(
+            self._dataset,
+            collate,
+            lambda update, _: [] if update else requests,
+            count=1,
+            seed=self._seed,
+            pinned=False,
+        )
+        try:
+            yield from islice(workers.batches(0, len(parts)), len(parts))
+        finally:
+            workers.close()
 
     def to_device(self, batch: Any) -> Any:
         """Return a batch of `batches` on the device, as `microbatches` yields it."""

@@ -1,21 +1,28 @@
-"""Whether a loss depends on which samples share a batch: the loss of a microbatch, compared with that of its halves.
+"""Whether a loss depends on anything but its samples: on which of them share a batch, on its own earlier calls, or on
+random numbers that cannot be seeded.
 
 The loss of an update is a sum over its microbatches. It is the same for every split only if each sample contributes by
 itself. A loss that compares the samples of its batch, such as InfoNCE with in-batch negatives, or a mean over something
-other than samples, changes with the microbatch.
+other than samples, changes with the microbatch: the loss of a microbatch is compared with that of its halves.
+
+All values that are compared are those of the same tensors, each from the same state of the model and of the objects
+that the loss uses. So neither samples that cannot be repeated nor a loss that changes its state look like that.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from math import isfinite
 from statistics import mean
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from shoestring.recipe.microbatches import Member, flattened, split
+from shoestring.techniques import nested
 from shoestring.training.data.seeding import derive, seed_all
 from shoestring.training.engine.first_microbatch import FirstMicrobatch
+from shoestring.training.engine.loss_state import LossState
 from shoestring.training.engine.side_effects import Generators
 from shoestring.training.engine.update import mean_loss
 
@@ -54,34 +61,111 @@ class LossDifference:
         )
 
 
-def compare_with_halves(first: FirstMicrobatch) -> LossDifference | None:
-    """Compare the loss of the first microbatch of a run with the loss of its halves, combined as in an update.
+@dataclass(kw_only=True)
+class LossReport:
+    """What was noticed of a loss before the first update."""
 
-    Returns None if there is no difference beyond rounding, or if they cannot be compared: a single sample, a loss that
-    is not finite, a recipe that raises an exception for half of the samples or without gradients, out-of-memory.
+    difference: LossDifference | None = None
+    """Samples depend on each other."""
+    is_unseeded: bool = False
+    """The loss of the same microbatch differs, although generators were seeded and the state was restored."""
+    generators: list[str] = field(default_factory=list)
+    """Generators that the loss holds."""
+    changed: list[str] = field(default_factory=list)
+    """What the loss changes, if its next value depends on that."""
+
+    @property
+    def unseeded_text(self) -> str:
+        """What it means that the loss is not seeded; empty if it is."""
+        if not self.is_unseeded:
+            return ""
+        generators = f" It holds generators of its own: {', '.join(self.generators[:3])}." if self.generators else ""
+        return (
+            "the loss has random numbers that Shoestring does not seed: it differs for the same microbatch with the "
+            f"same seeds.{generators} This run cannot be repeated bit for bit, and a resumed run differs from one "
+            "without an interruption. Draw them from the global generators of torch, numpy or random, which are seeded "
+            "for each update"
+        )
+
+    @property
+    def changed_text(self) -> str:
+        """What it means that the loss depends on its earlier calls; empty if it does not."""
+        if not self.changed:
+            return ""
+        further = f" and {len(self.changed) - 3} more" if len(self.changed) > 3 else ""
+        return (
+            f"the loss depends on its earlier calls, because it changes {', '.join(self.changed[:3])}{further}: "
+            "training with another microbatch would differ, since it calls the loss more or less often in an update. "
+            "Only "
+            "parameters and buffers of the model are saved: keep such a state in a buffer, and change it once an update"
+        )
+
+
+def examine_loss(first: FirstMicrobatch) -> LossReport:
+    """Compare losses of the first microbatch of a run: repeated, and with its halves, combined as in an update.
+
+    Nothing is noticed where losses cannot be compared: a single sample has no halves, a loss may not be finite, and a
+    recipe may raise an exception for half of the samples or without gradients, or run out of memory.
     """
-    whole = first.loader.parts(0, first.micro_batch)[0]
-    if len(flattened(whole)) < 2:
-        return None
+    report = LossReport()
     # The samples of packed rows are compared one by one, so that a mask that does not separate them is noticed.
+    whole = first.loader.parts(0, first.micro_batch)[0]
     samples = flattened(whole)
-    halves: list[Sequence[Member]] = [*split(samples, min(-(-len(samples) // 2), len(whole)))]
+    count = min(-(-len(samples) // 2), len(whole))
+    halves = [] if len(samples) < 2 else [*split(samples, count)]
 
-    def compare() -> LossDifference | None:
+    def examine() -> None:
         with first.mixed_precision.autocast():
-            return _compare(_Batches(first), whole, halves)
+            _examine(first, whole, halves, report)
 
-    return first.without_side_effects(compare)
+    first.without_side_effects(examine)
+    return report
 
 
-def _compare(batches: "_Batches", whole: Sequence[Member], halves: Sequence[Sequence[Member]]) -> LossDifference | None:
-    of_whole, of_halves = [batches.mean_loss([whole], 0)], [batches.mean_loss(halves, 0)]
-    for attempt in range(1, _SEEDS if batches.is_random else 1):
-        of_whole.append(batches.mean_loss([whole], attempt))
-        of_halves.append(batches.mean_loss(halves, attempt))
+def _examine(
+    first: FirstMicrobatch, whole: Sequence[Member], halves: Sequence[Sequence[Member]], report: LossReport
+) -> None:
+    losses = _Losses(first)
+    try:
+        _repeat(losses, whole, report)
+        if halves:
+            report.difference = _compare(losses, whole, halves)
+    finally:
+        losses.state.restore()
+        losses.state.restore_generators()
+
+
+def _repeat(losses: "_Losses", whole: Sequence[Member], report: LossReport) -> None:
+    """Compute the loss of a microbatch twice, and a third time from the state of the first time if they differ."""
+    error = relative_error(losses.first.model, losses.first.mixed_precision.name)
+    (batch,), _ = losses.first.loader.same_samples([whole], epoch=0)
+
+    def differs(a: float, b: float) -> bool:
+        return isfinite(a) and isfinite(b) and abs(a - b) > error * max(_SMALL_LOSS, abs(a), abs(b))
+
+    before = losses.compute([batch], [whole], 0)
+    changed = losses.state.changed()
+    repeated = losses.compute([batch], [whole], 0, restores=not changed)
+    if not differs(before, repeated):
+        return
+    if changed:
+        repeated = losses.compute([batch], [whole], 0)
+        report.changed = [] if differs(before, repeated) else changed
+    if not report.changed:
+        report.is_unseeded, report.generators, losses.is_random = True, losses.state.generators, True
+
+
+def _compare(losses: "_Losses", whole: Sequence[Member], halves: Sequence[Sequence[Member]]) -> LossDifference | None:
+    of_whole, of_halves = list[float](), list[float]()
+    while len(of_whole) < (_SEEDS if losses.is_random else 1):
+        attempt = len(of_whole)
+        batches, collate_draws = losses.first.loader.same_samples([whole, *halves], epoch=attempt)
+        losses.is_random = losses.is_random or collate_draws
+        of_whole.append(losses.compute(batches[:1], [whole], attempt))
+        of_halves.append(losses.compute(batches[1:], halves, attempt))
     if not all(map(isfinite, (*of_whole, *of_halves))):
         return None
-    error = relative_error(batches.first.model, batches.first.mixed_precision.name)
+    error = relative_error(losses.first.model, losses.first.mixed_precision.name)
     tolerance = error * max(_SMALL_LOSS, *map(abs, (*of_whole, *of_halves)))
     # The values of a loss without random numbers are single ones, and vary by 0.
     variation = max(max(values) - min(values) for values in (of_whole, of_halves))
@@ -91,28 +175,38 @@ def _compare(batches: "_Batches", whole: Sequence[Member], halves: Sequence[Sequ
     return LossDifference(samples=len(flattened(whole)), whole=mean(of_whole), halves=mean(of_halves))
 
 
-class _Batches:
-    """Computes mean losses over batches of chosen samples."""
+class _Losses:
+    """Computes losses, each from the same state of the model and of what the loss uses."""
 
     def __init__(self, first: FirstMicrobatch) -> None:
         self.first, self._loss = first, first.make_loss()
+        self.state = LossState(first.model, self._loss)
         self.is_random = False
         """Whether `collate` or the loss has drawn random numbers."""
 
-    def mean_loss(self, parts: Sequence[Sequence[Member]], attempt: int) -> float:
-        """Return the loss over the `parts`, each of which is a batch; other attempts draw other random numbers."""
+    def compute(
+        self, batches: Sequence[Any], parts: Sequence[Sequence[Member]], attempt: int, *, restores: bool = True
+    ) -> float:
+        """Return the mean loss over the samples of `parts`, whose `batches` are on the host.
+
+        Other attempts draw other random numbers. The state is restored before each batch, unless it `restores` none.
+        """
         first = self.first
         first.poll()
-        batches, collate_draws = first.loader.batches(parts, epoch=attempt)
         seed_all(derive(first.seed, "halves", attempt))
         generators = Generators(first.device)
-        sizes = (len(flattened(part)) for part in parts)
-        value = mean_loss(
-            self._loss,
-            first.model,
-            ((first.loader.to_device(batch), size) for batch, size in zip(batches, sizes, strict=True)),
-        )
-        self.is_random = self.is_random or collate_draws or not generators.unchanged()
+
+        def on_device() -> Iterator[tuple[Any, int]]:
+            for batch, part in zip(batches, parts, strict=True):
+                if restores:
+                    self.state.restore()
+                yield (
+                    first.loader.to_device(nested.replaced(batch, Tensor.clone, lambda value: value)),
+                    len(flattened(part)),
+                )
+
+        value = mean_loss(self._loss, first.model, on_device())
+        self.is_random = self.is_random or not generators.unchanged()
         return value
 
 

@@ -143,6 +143,10 @@ EVENT_KINDS: Mapping[str, EventKind] = {
         fields={"message": "the text", "state_sha256": f"{_STATE_DIGEST}, if it was written after the event `stop`"},
         optional=frozenset({"state_sha256"}),
     ),
+    "unseeded": EventKind(
+        meaning="The run cannot be repeated bit for bit, because it has random numbers that are not seeded.",
+        fields={"update": _UPDATE, "source": "what draws them: `data` or `loss`", "message": "the same, for a person"},
+    ),
     "oom": EventKind(
         meaning="Memory was exhausted. Training continues with less.",
         fields={

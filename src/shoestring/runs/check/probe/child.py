@@ -15,6 +15,9 @@ The request is a JSON object on standard input. For each stage, a line of JSON i
 {"stage": "evaluation", "seconds": [0.1, 0.1], "samples": [8, 8], "left_bytes", "bytes", "host_bytes"}  of each piece
 {"stage": "answer", "seconds": 1.2, "count": 8, "is_complete": true, "bytes", "host_bytes"}  prompts are answered
 {"stage": "loading", "samples": 64, "seconds": 0.2}  for a check: more samples were loaded in this process
+{"stage": "randomness", "samples": 4, "skipped": "", "difference": "", "generators": []}  for a check: samples were
+                                                     fetched twice; the generators that the data holds
+{"stage": "loss", "unseeded": "", "changed": ""}     for a check: why the loss cannot be repeated; its state
 {"stage": "halves", "difference": "the loss ..."}    for a check: the loss of a microbatch differs from its halves'
 {"stage": "done"}
 {"stage": "error", "during": "an update", "message", "hint", "memory"}  what ended the probe; was it out of memory?

@@ -1,11 +1,16 @@
-"""What a check measures besides the updates of a probe: the loading in one process, and the halves of a microbatch."""
+"""What a check measures besides the updates of a probe: the loading in one process, whether its samples can be fetched
+again, and the losses of a microbatch.
+"""
 
 import time
 from typing import Any
 
 from shoestring.runs.check.probe.context import Context
+from shoestring.training.data.batches import collate_function
 from shoestring.training.data.loading import Loader
-from shoestring.training.engine.halves import compare_with_halves
+from shoestring.training.data.own_generators import OwnGenerators
+from shoestring.training.data.repeatable import compare_fetches
+from shoestring.training.engine.halves import examine_loss
 from shoestring.training.first_microbatch import first_microbatch
 from shoestring.training.training_session import TrainingSession
 
@@ -14,7 +19,7 @@ LOADED_SAMPLES, LOADING_SECONDS = 256, 5.0
 
 
 def compare(context: Context, session: TrainingSession) -> None:
-    """Measure loading in this process, and compare the loss of a microbatch with that of its halves."""
+    """Measure loading in this process, fetch samples twice, and compare losses of a microbatch."""
     updates, request = session.updates, session.request
     assert updates is not None
     loader = Loader(
@@ -29,10 +34,24 @@ def compare(context: Context, session: TrainingSession) -> None:
     )
     samples, seconds = _measure_loading(loader, updates.order.updates_per_epoch, session.state.sizes.micro_batch)
     context.report({"stage": "loading", "samples": samples, "seconds": seconds})
+    members = loader.parts(0, session.state.sizes.micro_batch)[0]
+    comparison = compare_fetches(loader, members)
+    generators = OwnGenerators(dataset=context.data["train"], collate=collate_function(request.recipe.recipe)).paths
+    context.report(
+        {
+            "stage": "randomness",
+            "samples": comparison.samples,
+            "skipped": comparison.skipped,
+            "difference": comparison.text if comparison.difference else "",
+            "generators": generators,
+        }
+    )
     if request.recipe.parts.learning.whole_batch:
         return
-    if difference := compare_with_halves(first_microbatch(session)):
-        context.report({"stage": "halves", "difference": difference.text})
+    report = examine_loss(first_microbatch(session))
+    if report.difference:
+        context.report({"stage": "halves", "difference": report.difference.text})
+    context.report({"stage": "loss", "unseeded": report.unseeded_text, "changed": report.changed_text})
 
 
 def _measure_loading(loader: Any, updates: int, size: int) -> tuple[int, float]:
