@@ -1,9 +1,11 @@
-"""The part of a model's state that training changes. Frozen weights come from the model's source and are not saved."""
+"""The part of a model's state that training changes. Frozen weights come from the model's source and are not saved,
+except those that the recipe changes itself.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,9 +17,13 @@ _SAMPLED_VALUES = 64
 """The number of values at either end of a frozen weight that enter its digest."""
 
 
-def trained_state(model: nn.Module) -> dict[str, Any]:
-    """Return the `state_dict` without frozen weights and their companions (such as the scales of a 4-bit weight)."""
-    frozen = _frozen_parameters(model)
+def trained_state(model: nn.Module, changed: Container[str] = ()) -> dict[str, Any]:
+    """Return the `state_dict` without frozen weights and their companions (such as the scales of a 4-bit weight).
+
+    Those that the recipe has `changed` itself, by their names, are included.
+    """
+    frozen = frozen_parameters(model)
+    frozen = {name: parameter for name, parameter in frozen.items() if name not in changed}
     prefixes = tuple(f"{name}." for name in frozen)
     return {
         name: value
@@ -26,12 +32,53 @@ def trained_state(model: nn.Module) -> dict[str, Any]:
     }
 
 
+def state_like(model: nn.Module, saved: Any) -> dict[str, Any]:
+    """Return the state of the model that a checkpoint with the section `saved` of it has to contain."""
+    names = saved if isinstance(saved, Mapping) else {}
+    return {**trained_state(model, names), **{name: names[name] for name in names if is_attribute(model, name)}}
+
+
+def attribute_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors in attributes of the model's modules that are neither parameters nor buffers, by name.
+
+    Tensors with a gradient are results of a forward pass, such as the weight that `weight_norm` computes.
+    """
+    return {
+        f"{path}.{name}".removeprefix("."): value
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if isinstance(value, Tensor) and not value.requires_grad
+    }
+
+
+def is_attribute(model: nn.Module, name: str) -> bool:
+    """Return whether a module of the model can have such a tensor with this name: it has one, or None."""
+    path, _, attribute = name.rpartition(".")
+    module = dict(model.named_modules()).get(path)
+    value = None if module is None else vars(module).get(attribute, ())
+    return module is not None and (value is None or isinstance(value, Tensor))
+
+
+@torch.no_grad()
+def load_attributes(model: nn.Module, saved: Mapping[str, Any]) -> None:
+    """Load those tensors of the section `saved` into the attributes of the model, which `load_state_dict` ignores."""
+    modules = dict(model.named_modules())
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    for name in [name for name in saved if is_attribute(model, name)]:
+        path, _, attribute = name.rpartition(".")
+        current, value = getattr(modules[path], attribute), saved[name]
+        if current is not None and (current.shape, current.dtype) == (value.shape, value.dtype):
+            current.copy_(value)
+        else:
+            setattr(modules[path], attribute, value.to(device if current is None else current.device, copy=True))
+
+
 def frozen_digest(model: nn.Module) -> str | None:
     """Return a digest of the frozen weights: names, shapes, and first and last values; None if there are none.
 
     It leaves out the other values because reading billions of them would delay a resume.
     """
-    frozen = _frozen_parameters(model)
+    frozen = frozen_parameters(model)
     if not frozen:
         return None
     digest = hashlib.sha256()
@@ -41,7 +88,7 @@ def frozen_digest(model: nn.Module) -> str | None:
     return digest.hexdigest()[:16]
 
 
-def _frozen_parameters(model: nn.Module) -> dict[str, Tensor]:
+def frozen_parameters(model: nn.Module) -> dict[str, Tensor]:
     """Return the parameters that are not trained, under each of their names; one tied to a trained one is trained."""
     named_parameters = list(_named_parameters(model))
     trained = {id(parameter) for _, parameter in named_parameters if parameter.requires_grad}

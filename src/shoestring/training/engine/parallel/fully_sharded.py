@@ -6,7 +6,7 @@ each backward. So the work of an update contains collectives, which all ranks mu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
 from shoestring.techniques import offload, whole_weights
 from shoestring.training.checkpoint.divided import divide_as, is_divided, own, rows_by_rank
-from shoestring.training.checkpoint.trained import trained_state
+from shoestring.training.checkpoint.trained import state_like
 from shoestring.training.engine.memory import Failure
 from shoestring.training.engine.parallel import fsdp_versions
 from shoestring.training.engine.parallel.errors import RanksApartError
@@ -176,6 +176,11 @@ class FullySharded:
         finally:
             self.free()
 
+    def in_any_rank(self, names: Sequence[str], chosen: Container[str]) -> set[str]:
+        """Return the names that are among the `chosen` ones of any rank."""
+        rows = self._ranks.gather([float(name in chosen) for name in names]) if names else []
+        return {name for name, *flags in zip(names, *rows, strict=True) if any(flags)} if names else set()
+
     def collect(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the whole weights on the first rank, in host memory, one at a time; on other ranks an empty dict."""
         collected = {}
@@ -190,7 +195,7 @@ class FullySharded:
 
     def own_rows(self, saved: Mapping[str, Any], optimizer: Any) -> dict[str, Any]:
         """Return the sections of a checkpoint with this rank's rows of the tensors that are divided now."""
-        weights = trained_state(self._model)
+        weights = state_like(self._model, saved["model"])
         parameters = offload.stepped_parameters(optimizer)
         sections = dict(saved)
         sections["model"] = _like_each(saved["model"], weights)
