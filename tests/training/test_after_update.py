@@ -1,5 +1,6 @@
-"""Recipes with tensors that no optimizer steps: a teacher, a queue and a centre, advanced in `loss` or after updates."""
+"""Recipes with tensors that no optimizer steps, a teacher, a queue and a centre, advanced in `loss` or after updates."""
 
+import copy
 import json
 from functools import partial
 
@@ -10,10 +11,14 @@ from torch.utils.data import TensorDataset
 
 from shoestring.errors import UsageError
 from shoestring.recipe.after_update import after_update_of
+from shoestring.recipe.finding import choose
 from shoestring.recipe.parts import Parts
 from shoestring.recipe.parts.learning import Learning
 from shoestring.training.checkpoint.store import Store
 from shoestring.training.checkpoint.weights import load_weights
+from shoestring.training.engine.assembly import DevicePlace, assemble
+from shoestring.training.engine.building import build
+from shoestring.training.engine.parallel.ranks import Ranks
 from tests.sessions import final_bits, session
 
 
@@ -166,6 +171,25 @@ def test_logical_shards_need_the_hook(tmp_path):
     session(Teacher(), tmp_path / "hook", {"logical_shards": 2, "micro_batch": 4})
     with pytest.raises(UsageError, match="loss\\(\\) changes centre of the model, once for each microbatch"):
         session(InLoss(), tmp_path / "loss", {"logical_shards": 2, "micro_batch": 4})
+
+
+def test_divided_weights_are_refused():
+    loaded, settings = choose(Teacher(), {"sharding": "zero3", "precision": "fp32"})
+    with pytest.raises(UsageError, match="after_update\\(\\) needs whole weights"):
+        assemble(loaded, settings, DevicePlace(device=torch.device("cpu"), ranks=Ranks(0, 2)))
+
+
+def test_a_checkpoint_from_before_a_change_restores_the_first_values():
+    loaded, settings = choose(InLoss(), {"precision": "fp32"})
+    state = build(loaded, settings, torch.device("cpu"))
+    saved = copy.deepcopy(state.pack())
+    first = state.model.teacher.weight.clone()
+    state.model.teacher.weight.data.add_(1)
+    state.model.centre = torch.ones(3)
+    assert {"teacher.weight", "centre"} <= state.pack()["model"].keys()
+    state.restore(saved)
+    assert torch.equal(state.model.teacher.weight, first) and not state.model.centre.any()
+    assert state.pack()["model"].keys() == saved["model"].keys()
 
 
 def test_the_hook_gets_the_stage_and_needs_the_own_loop():

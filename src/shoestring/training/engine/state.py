@@ -176,16 +176,11 @@ class TrainingState:
         return [*(_changes(parameter) for parameter, _ in self._parameters), *self.untrained.checksums().values()]
 
     def collected(self) -> AbstractContextManager[None]:
-        if self.fully_sharded:
-            # Each process has other rows, and all of them have to save the same tensors.
-            self.untrained.observe()
-            names, changed = self.untrained.names, self.untrained.changed
-            self.untrained.changed = self.fully_sharded.in_any_rank(names, changed) | changed
         return collected(self.optimizer)
 
     def pack(self) -> dict[str, Any]:
         scaler = self.mixed_precision.scaler
-        if not self.fully_sharded:
+        if not self.fully_sharded:  # with which neither the loss nor `after_update` may change them
             self.untrained.observe()
         return {
             "model": self.untrained.pack(),

@@ -36,11 +36,11 @@ class UntrainedTensors:
 
     @property
     def names(self) -> list[str]:
-        """The names of those that the model has had at the start, in an order that is the same in all processes."""
+        """The names of those that the model had at the start."""
         return [*self._first]
 
     def checksums(self) -> dict[str, int]:
-        """Return the checksums of the tensors now, of divided ones of the rows of this process."""
+        """Return the checksums of the tensors now, by name; of a divided one that of the rows of this process."""
         tensors = {name: tensor for name, tensor in self._tensors().items() if has_values(tensor)}
         return dict(zip(tensors, checksums([own(tensor) for tensor in tensors.values()]), strict=True))
 

@@ -6,7 +6,7 @@ each backward. So the work of an update contains collectives, which all ranks mu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -175,11 +175,6 @@ class FullySharded:
             yield
         finally:
             self.free()
-
-    def in_any_rank(self, names: Sequence[str], chosen: Container[str]) -> set[str]:
-        """Return the names that are among the `chosen` ones of any rank."""
-        rows = self._ranks.gather([float(name in chosen) for name in names]) if names else []
-        return {name for name, *flags in zip(names, *rows, strict=True) if any(flags)} if names else set()
 
     def collect(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the whole weights on the first rank, in host memory, one at a time; on other ranks an empty dict."""
