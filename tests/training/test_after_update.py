@@ -1,4 +1,4 @@
-"""Recipes with tensors that no optimizer steps, a teacher, a queue and a centre, advanced in `loss` or after updates."""
+"""Recipes with tensors that no optimizer steps, such as those of a teacher, advanced in `loss` or after updates."""
 
 import copy
 import json

@@ -34,8 +34,8 @@ def trained_state(model: nn.Module, changed: Container[str] = ()) -> dict[str, A
 
 def state_like(model: nn.Module, saved: Any) -> dict[str, Any]:
     """Return the state of the model that a checkpoint with the section `saved` of it has to contain."""
-    names = saved if isinstance(saved, Mapping) else {}
-    return {**trained_state(model, names), **{name: names[name] for name in names if is_attribute(model, name)}}
+    section = saved if isinstance(saved, Mapping) else {}
+    return {**trained_state(model, section), **saved_attributes(model, section)}
 
 
 def attribute_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -51,12 +51,16 @@ def attribute_tensors(model: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def is_attribute(model: nn.Module, name: str) -> bool:
-    """Return whether a module of the model can have such a tensor with this name: it has one, or None."""
-    path, _, attribute = name.rpartition(".")
-    module = dict(model.named_modules()).get(path)
-    value = None if module is None else vars(module).get(attribute, ())
-    return module is not None and (value is None or isinstance(value, Tensor))
+def saved_attributes(model: nn.Module, saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tensors of the section `saved` that belong to such attributes: a module has a tensor there, or None."""
+    modules = dict(model.named_modules())
+    attributes = {}
+    for name, value in saved.items():
+        path, _, attribute = name.rpartition(".")
+        current = vars(modules[path]).get(attribute, ()) if path in modules else ()
+        if isinstance(value, Tensor) and (current is None or isinstance(current, Tensor)):
+            attributes[name] = value
+    return attributes
 
 
 @torch.no_grad()
@@ -64,9 +68,9 @@ def load_attributes(model: nn.Module, saved: Mapping[str, Any]) -> None:
     """Load those tensors of the section `saved` into the attributes of the model, which `load_state_dict` ignores."""
     modules = dict(model.named_modules())
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    for name in [name for name in saved if is_attribute(model, name)]:
+    for name, value in saved_attributes(model, saved).items():
         path, _, attribute = name.rpartition(".")
-        current, value = getattr(modules[path], attribute), saved[name]
+        current = getattr(modules[path], attribute)
         if current is not None and (current.shape, current.dtype) == (value.shape, value.dtype):
             current.copy_(value)
         else:

@@ -136,7 +136,7 @@ def assemble(loaded: LoadedRecipe, settings: Settings, place: Place) -> Assembly
     fully_sharded = None
     if is_fully_sharded(settings, place.ranks) and loaded.parts.learning.after_update:
         raise UsageError(
-            f"after_update() needs whole weights, and with sharding={settings.sharding} each GPU has some of their rows",
+            f"after_update() needs whole weights, and with sharding={settings.sharding} a GPU has a part of them",
             hint=HINT,
         )
     with explaining_out_of_memory("building the model, model()"):

@@ -16,8 +16,8 @@ from shoestring.training.checkpoint.divided import divide_as, own
 from shoestring.training.checkpoint.trained import (
     attribute_tensors,
     frozen_parameters,
-    is_attribute,
     load_attributes,
+    saved_attributes,
     trained_state,
 )
 
@@ -64,7 +64,7 @@ class UntrainedTensors:
         the start, which the model has that `build` returns.
         """
         load_attributes(self._model, saved)
-        self.changed = {name for name in (*self._frozen, *saved) if name in saved and self._is_own(name)}
+        self.changed = {*saved_attributes(self._model, saved), *(name for name in self._frozen if name in saved)}
         later = {name for name, value in self.checksums().items() if self._first.get(name) != value} - self.changed
         if not later:
             return
@@ -74,9 +74,6 @@ class UntrainedTensors:
         for name in later & values.keys() & set(self._frozen):
             own(tensors[name].detach()).copy_(own(divide_as(values[name].detach(), tensors[name])))
         load_attributes(self._model, {name: values[name] for name in later & values.keys() - set(self._frozen)})
-
-    def _is_own(self, name: str) -> bool:
-        return name in self._first or is_attribute(self._model, name)
 
     def _tensors(self) -> dict[str, Tensor]:
         parameters = dict(self._model.named_parameters(remove_duplicate=False))
