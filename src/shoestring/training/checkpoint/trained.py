@@ -52,7 +52,7 @@ def attribute_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def saved_attributes(model: nn.Module, saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tensors of the section `saved` that belong to such attributes, in which a module has a tensor or None."""
+    """Return the tensors of the section `saved` that belong to attributes: a module has a tensor there, or None."""
     modules = dict(model.named_modules())
     attributes = {}
     for name, value in saved.items():
