@@ -147,11 +147,11 @@ class Statistics(InLoss):
             nn.BatchNorm1d(3),
             torch.ao.quantization.FakeQuantize(),
         )
-        model.kept = nn.utils.spectral_norm(nn.Linear(3, 3))
+        model.spectral = nn.utils.spectral_norm(nn.Linear(3, 3))
         return model
 
     def loss(self, model, batch):
-        answer = model.kept(model.student(model.norm(batch[0])))
+        answer = model.spectral(model.student(model.norm(batch[0])))
         self.criterion.count += 1
         return (answer - model.teacher(batch[0])).square().mean()
 

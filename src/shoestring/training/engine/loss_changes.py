@@ -70,7 +70,8 @@ class LossChanges:
         return notes
 
     def _changed(self) -> list[str]:
-        return sorted(name for name, value in self._before.items() if self._after.get(name) != value)
+        # A name that is missing later is that of a result with a gradient, such as a weight that a hook computes.
+        return sorted(name for name, value in self._before.items() if self._after.get(name, value) != value)
 
     def _values(self) -> dict[str, int]:
         tensors = {name: own(tensor) for name, tensor in self._others() if has_values(own(tensor))}
