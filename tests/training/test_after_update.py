@@ -162,7 +162,7 @@ def test_changes_in_the_loss_are_noted_once(tmp_path):
     (note,) = notes_of(tmp_path / "InLoss")
     assert note.startswith("loss() changes centre, teacher.bias, teacher.weight of the model: once for each microbatch")
     assert "after_update(model)" in note
-    assert not notes_of(tmp_path / "Teacher")  # the loss writes `new` and `count` for after_update
+    assert not notes_of(tmp_path / "Teacher")  # its loss fills buffers for after_update
     (note,) = notes_of(tmp_path / "Statistics")
     assert note.startswith("loss() changes self.criterion.count of the recipe, which no checkpoint contains")
 

@@ -41,18 +41,12 @@ class LossChanges:
         return [name for name in self._changed() if name in self._untrained.names]
 
     def notes(self, *, has_hook: bool) -> list[str]:
-        """Return notes for the user, after `after_update` if the recipe `has_hook`.
+        """Return notes for the user.
 
-        A buffer that the loss writes for `after_update`, which changes it too, is not named.
+        Buffers of a model whose recipe `has_hook` are not named: a loss may fill them for `after_update`.
         """
-        changed = self._changed()
-        if has_hook:
-            later = self._values()
-            changed = [
-                name
-                for name in changed
-                if name in self._untrained.names or later.get(name, 0) == self._after.get(name, 0)
-            ]
+        untrained = self._untrained.names if has_hook else self._before
+        changed = [name for name in self._changed() if name in untrained or name.startswith("self.")]
         own_names = [name for name in changed if name.startswith("self.")]
         names = [name for name in changed if name not in own_names]
         notes = []
