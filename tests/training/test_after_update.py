@@ -18,7 +18,9 @@ from shoestring.training.checkpoint.store import Store
 from shoestring.training.checkpoint.weights import load_weights
 from shoestring.training.engine.assembly import DevicePlace, assemble
 from shoestring.training.engine.building import build
+from shoestring.training.engine.loss_changes import LossChanges
 from shoestring.training.engine.parallel.ranks import Ranks
+from shoestring.training.engine.untrained import UntrainedTensors
 from tests.sessions import final_bits, session
 
 
@@ -148,6 +150,7 @@ class Statistics(InLoss):
             torch.ao.quantization.FakeQuantize(),
         )
         model.spectral = nn.utils.spectral_norm(nn.Linear(3, 3))
+        model.teacher = nn.utils.weight_norm(nn.Linear(4, 3)).requires_grad_(False)
         return model
 
     def loss(self, model, batch):
@@ -157,13 +160,22 @@ class Statistics(InLoss):
 
 
 def test_changes_in_the_loss_are_noted_once(tmp_path):
-    for recipe in (InLoss, Teacher, Statistics):
+    for recipe in (InLoss, Teacher):
         session(recipe(), tmp_path / recipe.__name__, {})
     (note,) = notes_of(tmp_path / "InLoss")
     assert note.startswith("loss() changes centre, teacher.bias, teacher.weight of the model: once for each microbatch")
     assert "after_update(model)" in note
     assert not notes_of(tmp_path / "Teacher")  # its loss fills buffers for after_update
-    (note,) = notes_of(tmp_path / "Statistics")
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+def test_statistics_are_not_noted_and_tensors_of_the_recipe_are():
+    recipe = Statistics()
+    model = recipe.model()
+    changes = LossChanges(model, recipe, UntrainedTensors(model))
+    recipe.loss(model, (torch.randn(8, 4),))
+    changes.observe()
+    (note,) = changes.notes(has_hook=False)
     assert note.startswith("loss() changes self.criterion.count of the recipe, which no checkpoint contains")
 
 

@@ -148,8 +148,8 @@ def one_update(session: TrainingSession) -> None:
             if changes:
                 changes.observe()
             if result.stepped:
-                followed = catch_out_of_memory(lambda: _follow_step(session, state, hook, number))
-                failure = followed.message if isinstance(followed, Failure) else ""
+                outcome = catch_out_of_memory(lambda: _follow_step(session, state, hook, number))
+                failure = outcome.message if isinstance(outcome, Failure) else ""
         except HalfDoneError as error:
             failure = error.message
         except RanksApartError as error:

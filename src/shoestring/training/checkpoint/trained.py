@@ -41,14 +41,20 @@ def state_like(model: nn.Module, saved: Any) -> dict[str, Any]:
 def attribute_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Return the tensors in attributes of the model's modules that are neither parameters nor buffers, by name.
 
-    Tensors with a gradient are results of a forward pass, such as the weight that `weight_norm` computes.
+    Tensors with a gradient are results of a forward pass, and so are the weights that hooks of torch compute.
     """
     return {
         f"{path}.{name}".removeprefix("."): value
         for path, module in model.named_modules()
         for name, value in vars(module).items()
-        if isinstance(value, Tensor) and not value.requires_grad
+        if isinstance(value, Tensor) and not value.requires_grad and name not in computed_weights(module)
     }
+
+
+def computed_weights(module: nn.Module) -> list[str]:
+    """Return the names of the weights that the older `weight_norm` and `spectral_norm` of torch compute in forward."""
+    hooks = [hook for hook in module._forward_pre_hooks.values() if type(hook).__module__.startswith("torch.")]
+    return [hook.name for hook in hooks if hasattr(hook, "name")]
 
 
 def saved_attributes(model: nn.Module, saved: Mapping[str, Any]) -> dict[str, Any]:

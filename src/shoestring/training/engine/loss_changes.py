@@ -13,6 +13,7 @@ from shoestring.techniques import norms
 from shoestring.techniques.slots import buffers
 from shoestring.training.checkpoint.checksums import checksums
 from shoestring.training.checkpoint.divided import own
+from shoestring.training.checkpoint.trained import computed_weights
 from shoestring.training.engine.untrained import UntrainedTensors, has_values
 
 _LIBRARIES = ("torch", "torchao", "torchvision", "transformer_engine", "bitsandbytes")
@@ -68,13 +69,13 @@ class LossChanges:
         return sorted(name for name, value in self._before.items() if self._after.get(name, value) != value)
 
     def _values(self) -> dict[str, int]:
-        tensors = {name: own(tensor) for name, tensor in self._others() if has_values(own(tensor))}
+        tensors = {name: own(tensor) for name, tensor in self._compared_tensors() if has_values(own(tensor))}
         return {
             **dict(zip(tensors, checksums(list(tensors.values())), strict=True)),
             **self._untrained.checksums(),
         }
 
-    def _others(self) -> Iterator[tuple[str, Tensor]]:
+    def _compared_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the model's buffers that are no known statistics, and the tensors of the recipe's object."""
         for path, module in self._model.named_modules():
             if isinstance(module, norms.RUNNING) or type(module).__module__.partition(".")[0] in _LIBRARIES:
@@ -96,10 +97,9 @@ class LossChanges:
 
 def _vectors_of_spectral_norm(module: nn.Module) -> list[str]:
     """Return the names of the buffers of the older `torch.nn.utils.spectral_norm`, which its hook changes."""
-    hooks = [hook for hook in module._forward_pre_hooks.values() if type(hook).__module__.startswith("torch.")]
-    return [f"{getattr(hook, 'name', '')}_{letter}" for hook in hooks for letter in "uv"]
+    return [f"{name}_{letter}" for name in computed_weights(module) for letter in "uv"]
 
 
 def _listed(names: list[str]) -> str:
-    more = [f"{len(names) - _MOST_NAMES} more"] if len(names) > _MOST_NAMES else []
-    return ", ".join([*names[:_MOST_NAMES], *more])
+    omitted = [f"{len(names) - _MOST_NAMES} more"] if len(names) > _MOST_NAMES else []
+    return ", ".join([*names[:_MOST_NAMES], *omitted])
