@@ -344,7 +344,7 @@ def test_parameters_that_a_stage_freezes_are_in_the_checkpoint(tmp_path):
     assert final_bits(tmp_path / "straight") == final_bits(tmp_path / "stopped")
 
 
-def test_loss_cannot_train_or_change_frozen_parameters(tmp_path):
+def test_loss_cannot_train_frozen_parameters(tmp_path):
     class Frozen(Turns):
         def model(self):
             model = super().model()
@@ -354,16 +354,8 @@ def test_loss_cannot_train_or_change_frozen_parameters(tmp_path):
         def optimizer(self, model):
             return torch.optim.SGD(model.parameters(), lr=0.1)
 
-    class Teacher(Frozen):
-        def loss(self, model, batch, stage="weight"):
-            if model.training:
-                with torch.no_grad():
-                    model.bias.mul_(0.9)
-            return Line.loss(self, model, batch)
-
-    for recipe, reason in ((Frozen(), "has enabled the training of"), (Teacher(), "changes")):
-        with pytest.raises(UsageError, match=f"loss\\(\\) {reason} 1 parameters that model"):
-            session(recipe, tmp_path / reason[:3], {})
+    with pytest.raises(UsageError, match="loss\\(\\) has enabled the training of 1 parameters that model"):
+        session(Frozen(), tmp_path, {})
 
 
 class RandomData(Line):

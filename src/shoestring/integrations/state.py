@@ -22,11 +22,12 @@ from shoestring.techniques import checkpointing, eightbit, memory_format
 from shoestring.techniques.fallbacks import Limits, Sizes, least_micro_batch
 from shoestring.techniques.norms import trains_batch_norm
 from shoestring.training.checkpoint.compatibility import history_problems, state_mismatches
-from shoestring.training.checkpoint.trained import trained_state
+from shoestring.training.checkpoint.trained import state_like, trained_state
 from shoestring.training.engine.averaging import AveragedWeights
 from shoestring.training.engine.memory import out_of_memory
 from shoestring.training.engine.parallel.fully_sharded import FullySharded
 from shoestring.training.engine.precision import MixedPrecision
+from shoestring.training.engine.untrained import UntrainedTensors
 from shoestring.training.processes.one_process import ONE_PROCESS, Processes
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ class LibraryState:
     """The logs of the other processes, while the state is saved."""
     _unsaved: UnsavedState | None = None
     """The state of the script's own code, in its run."""
+    _untrained: UntrainedTensors | None = None
+    """What the run changes besides the trained weights, such as a teacher; None where weights are divided."""
 
     @property
     def model(self) -> nn.Module:
@@ -118,7 +121,7 @@ class LibraryState:
         trainer = self.trainer
         scaler = trainer.accelerator.scaler
         return {
-            "model": trained_state(self.model),
+            "model": self._model_section(),
             "optimizer": trainer.optimizer.state_dict(),
             "scheduler": trainer.lr_scheduler.state_dict(),
             "scaler": scaler.state_dict() if scaler else None,
@@ -129,6 +132,12 @@ class LibraryState:
             **({"learning": self.learning.pack()} if self.learning else {}),
             **(self.averages.pack() if self.averages else {}),
         }
+
+    def _model_section(self) -> dict[str, Any]:
+        if self._untrained is None:
+            return trained_state(self.model)
+        self._untrained.observe()
+        return self._untrained.pack()
 
     @contextmanager
     def collected(self) -> Iterator[None]:
@@ -205,17 +214,20 @@ class LibraryState:
         restore_accumulated(self.trainer, logs[self.processes.number] if self.processes.number < len(logs) else log)
         self.averages = AveragedWeights(self.model, self.ema) if self.ema is not None else None
         self._unsaved = UnsavedState(self.trainer) if self.learning else None
+        self._untrained = None if self.fully_sharded else UntrainedTensors(self.model)
         if not self.restored:
             return self.learning.load({}) if self.learning else []
         trainer, saved = self.trainer, self.restored
         optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)  # that in Accelerate's wrapper
         if self.fully_sharded:
             saved = self.fully_sharded.own_rows(saved, optimizer)
-        problems = state_mismatches(saved["model"], trained_state(self.model))
+        problems = state_mismatches(saved["model"], state_like(self.model, saved["model"]))
         problems += self.averages.problems(saved) if self.averages else []
         if problems:
             raise CheckpointError("the checkpoint is of another model", problems=problems[:20])
         self.model.load_state_dict(saved["model"], strict=False)
+        if self._untrained:
+            self._untrained.restore(saved["model"], lambda: self.model)  # a new trainer has a new model
         if self.averages:
             self.averages.restore(saved)
         try:

@@ -13,6 +13,7 @@ _SCHEDULE = (
 )
 _EVALUATE = "evaluate(model, batches) -> metrics by name"
 _DATA = 'data() -> a dataset, or {"train": ..., "validation": ...}'
+_AFTER_UPDATE = "after_update(model), called once after each step of the optimizer"
 _MICRO_BATCH = "effective_batch: the samples of one update; the plan chooses how they are split"
 
 NEAR_MISSES: Mapping[str, str] = {
@@ -34,6 +35,8 @@ NEAR_MISSES: Mapping[str, str] = {
     **dict.fromkeys(
         ("lr", "LR", "learningRate", "learningrate"), "learning_rate, of the AdamW without optimizer(model)"
     ),
+    **dict.fromkeys(("on_train_batch_end", "on_step_end", "on_after_update", "on_optimizer_step_end"), _AFTER_UPDATE),
+    **dict.fromkeys(("after_step", "post_step", "post_update", "after_optimizer_step"), _AFTER_UPDATE),
     "weight_decay": "optimizer(model), which returns torch.optim.AdamW(..., weight_decay=...)",
     **dict.fromkeys(
         ("num_epochs", "max_epochs", "n_epochs", "num_train_epochs", "total_epochs", "nb_epochs"), "epochs"

@@ -1,22 +1,28 @@
 """The steps of the training loop, in the order in which it runs them. A library's trainer runs them in callbacks."""
 
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from shoestring.base.errors import CheckpointError
+from torch import nn
+
+from shoestring.base.errors import CheckpointError, UsageError
+from shoestring.recipe.after_update import after_update_of
 from shoestring.recipe.losses import clip_norm, loss_at
 from shoestring.techniques.parameter_count import ParameterCount
 from shoestring.training import oom
-from shoestring.training.engine.averaging import AveragedWeights
+from shoestring.training.engine.after_update import run_after_update
 from shoestring.training.engine.environment import device_name
+from shoestring.training.engine.loss_changes import LossChanges
 from shoestring.training.engine.memory import (
     Failure,
     HalfDoneError,
     catch_out_of_memory,
 )
 from shoestring.training.engine.parallel.errors import RanksApartError
+from shoestring.training.engine.state import TrainingState
 from shoestring.training.evaluation import best_entry, patience_exhausted, split_evidence
 from shoestring.training.evaluation_steps import best_validation, evaluate_epoch, evaluate_on
 from shoestring.training.held_out_answers import answer_held_out_prompts
@@ -114,6 +120,8 @@ def one_update(session: TrainingSession) -> None:
     loss = loss_at(loaded.recipe, number, order.updates_per_epoch, state.total_updates)
     observation = updates.observation
     state.set_learning_rates()
+    hook = after_update_of(loaded.parts, loss)
+    changes = None if number else LossChanges(state.model, loaded.recipe, state.untrained)
 
     arguments: dict[str, Any] = {
         "samples": samples,
@@ -136,22 +144,27 @@ def one_update(session: TrainingSession) -> None:
                         loss, number, updates.loader.by_shard(number, attempt.micro_batch), **arguments
                     )
             result, micro_batch = attempt.result, attempt.micro_batch
-            if state.averages and result.stepped:
-                averages = state.averages
-                averaged = catch_out_of_memory(lambda: _add_to_averages(session, averages))
-                failure = averaged.message if isinstance(averaged, Failure) else ""
+            state.finish_update()
+            if changes:
+                changes.observe()
+            if result.stepped:
+                outcome = catch_out_of_memory(lambda: _follow_step(session, state, hook, number))
+                failure = outcome.message if isinstance(outcome, Failure) else ""
         except HalfDoneError as error:
             failure = error.message
         except RanksApartError as error:
             oom.record_restart(state, session.request, error)
             raise
-    state.finish_update()
+        finally:
+            state.reset_trained()
     if failure:
         # Outside of the handler: the exception, which holds the tensors of the failed attempt, is gone.
         return_to_checkpoint(session, "optimizer step", failure)
         return
     state.sizes = replace(state.sizes, micro_batch=micro_batch)
     state.update += 1
+    if changes:
+        _report_changes(session, changes, has_hook=hook is not None)
     updates.meter.add(
         result,
         update=state.update,
@@ -162,8 +175,31 @@ def one_update(session: TrainingSession) -> None:
 
 
 @agreed
-def _add_to_averages(_: TrainingSession, averages: AveragedWeights) -> None:
-    averages.add()
+def _follow_step(
+    session: TrainingSession, state: TrainingState, hook: Callable[[nn.Module], Any] | None, number: int
+) -> None:
+    """Do what follows a step of the optimizer: the recipe's `after_update`, then the average of the weights."""
+    if hook:
+        run_after_update(hook, state.model, seed=session.request.recipe.seed, number=number)
+        state.finish_update()
+    if state.averages:
+        state.averages.add()
+
+
+@agreed
+def _report_changes(session: TrainingSession, changes: LossChanges, *, has_hook: bool) -> None:
+    """Note what the losses of the run's first update have changed.
+
+    Raises UsageError for a change that the logical shards of an update would make one after another.
+    """
+    if changes.unrepeatable and session.request.shards.count > 1:
+        raise UsageError(
+            f"loss() changes {changes.unrepeatable[0]} of the model, once for each microbatch, so that the logical "
+            f"shards of an update, {session.request.shards.count}, would not compute the same",
+            hint="do it in after_update(model), which is called once after each update, on all GPUs",
+        )
+    for note in changes.notes(has_hook=has_hook):
+        session.record.note(note)
 
 
 def finish(session: TrainingSession) -> dict[str, Any]:

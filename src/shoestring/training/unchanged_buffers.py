@@ -11,10 +11,10 @@ from shoestring.training.training_session import TrainingSession
 
 @contextmanager
 def unchanged_buffers(session: TrainingSession) -> Iterator[None]:
-    """Return a context after which the buffers are restored, if the run has several logical shards: each process
-    evaluates other batches, or none.
+    """Return a context after which the buffers are restored, if the run has several logical shards, of which each
+    process evaluates other batches, or none, or if the recipe has `after_update`, for which a loss may fill buffers.
     """
-    if session.request.shards.count == 1:
+    if session.request.shards.count == 1 and session.request.recipe.parts.learning.after_update is None:
         yield
         return
     backup = BufferBackup(session.state.model, complete=True)

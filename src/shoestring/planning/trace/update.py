@@ -27,9 +27,11 @@ from shoestring.planning.trace.microbatches import Microbatches
 from shoestring.planning.trace.record import Event, Storage
 from shoestring.planning.trace.recorder import Recorder
 from shoestring.planning.trace.simulated_place import SimulatedPlace
+from shoestring.recipe.after_update import after_update_of
 from shoestring.recipe.losses import Loss, clip_norm, losses_by_stage, scalar_loss
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.techniques import adapt
+from shoestring.training.engine.after_update import run_after_update
 from shoestring.training.engine.assembly import assemble, host_model, strategy
 
 TRACED_MICROBATCHES = 2
@@ -115,6 +117,8 @@ def run(
                     run=microbatches.run,
                 )
                 recorder.label(simulated_device.tensors(list(assembly.optimizer.state.values())), "optimizer states")
+                if hook := after_update_of(loaded.parts, loss):
+                    values.known_in(run_after_update)(hook, model, seed=loaded.seed, number=number)
                 if averages:
                     averages.add()
             place.hooks.after_update()

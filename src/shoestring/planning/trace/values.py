@@ -33,8 +33,8 @@ def assumed(*, are_assumed: bool = True) -> Iterator[None]:
 def known_in(function: Callable[..., T]) -> Callable[..., T]:
     """Return the function, in which reading a value raises: what a recipe reads may decide what it does."""
 
-    def call(*arguments: Any) -> T:
+    def call(*arguments: Any, **options: Any) -> T:
         with assumed(are_assumed=False):
-            return function(*arguments)
+            return function(*arguments, **options)
 
     return call

@@ -38,6 +38,13 @@ class Learning:
     or of an evaluation may be smaller. A loss that depends on its microbatch without `whole_batch` is reported before
     the first update of a run and by `check`."""
 
+    after_update: Callable[..., Any] | None = None
+    """`after_update(model)`, or `after_update(model, stage)` with the `stage` of the update: what follows each step of
+    the optimizer, such as a teacher that averages the weights, a queue or a centre. Called once for each update,
+    without gradients, on each GPU with the same model and the same random numbers; not in evaluations, and not after a
+    step that was skipped because fp16 overflowed. What it changes in the model is saved: parameters, frozen ones as
+    well, buffers, and tensors in attributes of its modules."""
+
     stage: Schedule | None = None
     """`stage(update, updates_per_epoch, total_updates)` -> the argument `stage=` of `loss` in update number `update`
     (a curriculum's weights, for example); a pure function like `schedule`. When the loss is computed outside of a run's

@@ -154,12 +154,11 @@ class Replaying:
     ) -> Replay:
         from shoestring.training.checkpoint.earlier import saved_weights_digest, weights_digest
         from shoestring.training.checkpoint.names import update_name
-        from shoestring.training.checkpoint.trained import trained_state
         from shoestring.training.engine.environment import device_name
 
         request = session.request
         saved = saved_weights_digest(self._run.checkpoints / update_name(self._update))
-        digest = None if error else weights_digest(trained_state(session.state.model))
+        digest = None if error else weights_digest(session.state.pack()["model"])
         summary = summarize(observation)
         indices = summary.pop("samples")
         if session.updates:  # in the order of the update, as in failed/update-N.json

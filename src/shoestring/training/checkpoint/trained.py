@@ -1,9 +1,11 @@
-"""The part of a model's state that training changes. Frozen weights come from the model's source and are not saved."""
+"""The part of a model's state that training changes. Frozen weights come from the model's source and are not saved,
+except those that the recipe changes itself.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,9 +17,13 @@ _SAMPLED_VALUES = 64
 """The number of values at either end of a frozen weight that enter its digest."""
 
 
-def trained_state(model: nn.Module) -> dict[str, Any]:
-    """Return the `state_dict` without frozen weights and their companions (such as the scales of a 4-bit weight)."""
-    frozen = _frozen_parameters(model)
+def trained_state(model: nn.Module, changed: Container[str] = ()) -> dict[str, Any]:
+    """Return the `state_dict` without frozen weights and their companions (such as the scales of a 4-bit weight).
+
+    Those that the recipe has `changed` itself, by their names, are included.
+    """
+    frozen = frozen_parameters(model)
+    frozen = {name: parameter for name, parameter in frozen.items() if name not in changed}
     prefixes = tuple(f"{name}." for name in frozen)
     return {
         name: value
@@ -26,12 +32,63 @@ def trained_state(model: nn.Module) -> dict[str, Any]:
     }
 
 
+def state_like(model: nn.Module, saved: Any) -> dict[str, Any]:
+    """Return the state of the model that a checkpoint with the section `saved` of it has to contain."""
+    section = saved if isinstance(saved, Mapping) else {}
+    return {**trained_state(model, section), **saved_attributes(model, section)}
+
+
+def attribute_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors in attributes of the model's modules that are neither parameters nor buffers, by name.
+
+    Tensors with a gradient are results of a forward pass, and so are the weights that hooks of torch compute.
+    """
+    return {
+        f"{path}.{name}".removeprefix("."): value
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if isinstance(value, Tensor) and not value.requires_grad and name not in computed_weights(module)
+    }
+
+
+def computed_weights(module: nn.Module) -> list[str]:
+    """Return the names of the weights that the older `weight_norm` and `spectral_norm` of torch compute in forward."""
+    hooks = [hook for hook in module._forward_pre_hooks.values() if type(hook).__module__.startswith("torch.")]
+    return [hook.name for hook in hooks if hasattr(hook, "name")]
+
+
+def saved_attributes(model: nn.Module, saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tensors of the section `saved` that belong to attributes: a module has a tensor there, or None."""
+    modules = dict(model.named_modules())
+    attributes = {}
+    for name, value in saved.items():
+        path, _, attribute = name.rpartition(".")
+        current = vars(modules[path]).get(attribute, ()) if path in modules else ()
+        if isinstance(value, Tensor) and (current is None or isinstance(current, Tensor)):
+            attributes[name] = value
+    return attributes
+
+
+@torch.no_grad()
+def load_attributes(model: nn.Module, saved: Mapping[str, Any]) -> None:
+    """Load those tensors of the section `saved` into the attributes of the model, which `load_state_dict` ignores."""
+    modules = dict(model.named_modules())
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    for name, value in saved_attributes(model, saved).items():
+        path, _, attribute = name.rpartition(".")
+        current = getattr(modules[path], attribute)
+        if current is not None and (current.shape, current.dtype) == (value.shape, value.dtype):
+            current.copy_(value)
+        else:
+            setattr(modules[path], attribute, value.to(device if current is None else current.device, copy=True))
+
+
 def frozen_digest(model: nn.Module) -> str | None:
     """Return a digest of the frozen weights: names, shapes, and first and last values; None if there are none.
 
     It leaves out the other values because reading billions of them would delay a resume.
     """
-    frozen = _frozen_parameters(model)
+    frozen = frozen_parameters(model)
     if not frozen:
         return None
     digest = hashlib.sha256()
@@ -41,7 +98,7 @@ def frozen_digest(model: nn.Module) -> str | None:
     return digest.hexdigest()[:16]
 
 
-def _frozen_parameters(model: nn.Module) -> dict[str, Tensor]:
+def frozen_parameters(model: nn.Module) -> dict[str, Tensor]:
     """Return the parameters that are not trained, under each of their names; one tied to a trained one is trained."""
     named_parameters = list(_named_parameters(model))
     trained = {id(parameter) for _, parameter in named_parameters if parameter.requires_grad}

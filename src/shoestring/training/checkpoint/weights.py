@@ -9,7 +9,7 @@ from shoestring.training.checkpoint.compatibility import state_mismatches
 from shoestring.training.checkpoint.manifest import AVERAGED, DamagedFileError, read_manifest
 from shoestring.training.checkpoint.names import update_of
 from shoestring.training.checkpoint.sections import read_sections
-from shoestring.training.checkpoint.trained import trained_state
+from shoestring.training.checkpoint.trained import load_attributes, state_like
 
 
 def is_checkpoint(folder: Path) -> bool:
@@ -26,9 +26,9 @@ def newest(checkpoints: Path) -> Path | None:
 def load_weights(folder: Path, model: nn.Module) -> int:
     """Load the weights of the checkpoint in `folder` into `model` and return the checkpoint's update.
 
-    If the run averages its weights, the averages are loaded, and the other tensors as they were trained.
-    Frozen weights are not in checkpoints and stay as they are. The model's file is verified against the manifest; the
-    optimizer's file may be missing.
+    If the run averages its weights, the averages are loaded, and the other tensors as they were trained. Frozen weights
+    that the recipe does not change are not in checkpoints and stay as they are. The model's file is verified against
+    the manifest; the optimizer's file may be missing.
 
     Raises CheckpointError if the checkpoint is damaged or of another model; the model is unchanged then.
     """
@@ -48,7 +48,7 @@ def load_weights(folder: Path, model: nn.Module) -> int:
             f"{folder / damage.file} is damaged: {damage.reason}",
             hint="evaluate an older checkpoint, or copy this one again from its source",
         ) from damage
-    problems = state_mismatches(saved, trained_state(model), dtypes=not is_averaged)
+    problems = state_mismatches(saved, state_like(model, saved), dtypes=not is_averaged)
     if problems:
         raise CheckpointError(
             f"{folder} cannot be loaded: its weights are of another model",
@@ -56,6 +56,7 @@ def load_weights(folder: Path, model: nn.Module) -> int:
             hint="check whether the recipe's model() has changed since, or an option that it uses",
         )
     model.load_state_dict(saved, strict=False)
+    load_attributes(model, saved)
     # Again, because a tied weight also has names under which it was saved as it was trained.
     model.load_state_dict(averages, strict=False)
     return update

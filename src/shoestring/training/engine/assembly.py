@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from shoestring.base.errors import UsageError
 from shoestring.base.settings import Precision, Settings
 from shoestring.recipe.optimizers import BuiltOptimizer
 from shoestring.recipe.options import LoadedRecipe
@@ -21,7 +22,7 @@ from shoestring.training.engine.averaging import AveragedWeights
 from shoestring.training.engine.memory import explaining_out_of_memory
 from shoestring.training.engine.one_process import OneProcess
 from shoestring.training.engine.parallel.divided_optimizer import DividedOptimizer, require_divisible
-from shoestring.training.engine.parallel.fully_sharded import FullySharded, is_fully_sharded, shard
+from shoestring.training.engine.parallel.fully_sharded import HINT, FullySharded, is_fully_sharded, shard
 from shoestring.training.engine.parallel.ranks import ONE_RANK, Ranks
 from shoestring.training.engine.parallel.updates import ShardedUpdates
 from shoestring.training.engine.precision import MixedPrecision, mixed_precision
@@ -133,6 +134,11 @@ def assemble(loaded: LoadedRecipe, settings: Settings, place: Place) -> Assembly
     """
     assert settings.precision is not None
     fully_sharded = None
+    if is_fully_sharded(settings, place.ranks) and loaded.parts.learning.after_update:
+        raise UsageError(
+            f"after_update() needs whole weights, and with sharding={settings.sharding} a GPU has a part of them",
+            hint=HINT,
+        )
     with explaining_out_of_memory("building the model, model()"):
         model = place.model(loaded, settings)
     with explaining_out_of_memory(f"moving the model to {place.device}"):

@@ -26,7 +26,8 @@ def build(
     Raises UsageError for a technique that the model or its optimizer does not support, and NoMemoryError if they do not
     fit.
     """
-    assembly = assemble(loaded, settings, DevicePlace(device=device, ranks=ranks))
+    place = DevicePlace(device=device, ranks=ranks)
+    assembly = assemble(loaded, settings, place)
     built, optimizer = assembly.built_optimizer, assembly.optimizer
     torch.backends.cudnn.benchmark = autotuning.uses_cudnn_benchmark(settings, loaded.parts)
     tf32.apply(settings)
@@ -44,4 +45,5 @@ def build(
         averages=assembly.averages,
         cuda_graphs=cuda_graphs.build_cuda_graphs(assembly.model, settings, device),
         fully_sharded=assembly.fully_sharded,
+        build_model=lambda: place.model(loaded, settings),
     )

@@ -3,7 +3,7 @@
 Sample order, schedule and random numbers are functions of the seed and the update's number, so nothing else is saved.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -25,7 +25,7 @@ from shoestring.techniques import (
 from shoestring.techniques.fallbacks import Limits, Sizes, least_micro_batch
 from shoestring.techniques.norms import trains_batch_norm
 from shoestring.training.checkpoint.compatibility import history_problems, optimizer_state_mismatches, state_mismatches
-from shoestring.training.checkpoint.trained import trained_state
+from shoestring.training.checkpoint.trained import state_like
 from shoestring.training.engine.averaging import AveragedWeights
 from shoestring.training.engine.cuda_graphs import CudaGraphs
 from shoestring.training.engine.memory import out_of_memory
@@ -33,6 +33,7 @@ from shoestring.training.engine.parallel.divided_optimizer import collected
 from shoestring.training.engine.parallel.fully_sharded import FullySharded
 from shoestring.training.engine.precision import MixedPrecision
 from shoestring.training.engine.schedulers import SteppedSchedulers
+from shoestring.training.engine.untrained import UntrainedTensors
 
 
 class State(Protocol):
@@ -117,11 +118,12 @@ class TrainingState:
     """The CUDA graphs of the microbatches, if the settings use them."""
     fully_sharded: FullySharded | None = None
     """The model, if its weights are divided among processes."""
+    build_model: Callable[[], nn.Module] | None = None
+    """Returns the model as it was before the first update, in host memory."""
 
     def __post_init__(self) -> None:
-        self._parameters = [
-            (parameter, parameter.requires_grad, _changes(parameter)) for parameter in self.model.parameters()
-        ]
+        self.untrained = UntrainedTensors(self.model, saves_new=self.parts.learning.after_update is not None)
+        self._parameters = [(parameter, parameter.requires_grad) for parameter in self.model.parameters()]
 
     @property
     def total_updates(self) -> int:
@@ -146,7 +148,7 @@ class TrainingState:
         checkpoint contains those that are trained. Returns the number of frozen parameters that were enabled.
         """
         enabled = 0
-        for parameter, is_trained, _ in self._parameters:
+        for parameter, is_trained in self._parameters:
             if parameter.requires_grad != is_trained:
                 enabled += parameter.requires_grad
                 parameter.requires_grad_(is_trained)
@@ -155,30 +157,33 @@ class TrainingState:
     def finish_update(self) -> None:
         """Reset which parameters are trained after an update.
 
-        Raises UsageError if the loss trains or changes parameters that `model()` returned frozen.
+        Raises UsageError if the loss trains parameters that `model()` returned frozen.
         """
         enabled = self.reset_trained()
-        # torch counts the in-place changes of a tensor.
-        changed = sum(_changes(parameter) > version for parameter, trained, version in self._parameters if not trained)
-        if enabled or changed:
-            verb, count = ("has enabled the training of", enabled) if enabled else ("changes", changed)
+        if enabled:
             raise UsageError(
-                f"loss() {verb} {count} parameters that model() returned frozen: checkpoints would lack them",
+                f"loss() has enabled the training of {enabled} parameters that model() returned frozen: the optimizer "
+                "may have no states for them",
                 hint="return them from model() with requires_grad, and compute with them under torch.no_grad() while "
                 "they must not be trained: parameters without a gradient are not stepped",
             )
 
     def parameter_versions(self) -> list[int]:
-        """Return how often each parameter was changed in place."""
-        return [_changes(parameter) for parameter, _, _ in self._parameters]
+        """Return numbers that differ if a parameter, or a tensor that the recipe changes itself, has other values.
+
+        torch counts the in-place changes of a trained parameter, except those through `.data`.
+        """
+        return [*(_changes(parameter) for parameter, _ in self._parameters), *self.untrained.checksums().values()]
 
     def collected(self) -> AbstractContextManager[None]:
         return collected(self.optimizer)
 
     def pack(self) -> dict[str, Any]:
         scaler = self.mixed_precision.scaler
+        if not self.fully_sharded:  # with which neither the loss nor `after_update` may change them
+            self.untrained.observe()
         return {
-            "model": trained_state(self.model),
+            "model": self.untrained.pack(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": scaler.state_dict() if scaler else None,
             "progress": {"update": self.update, "history": self.history, "fit": self.sizes.json()},
@@ -206,8 +211,9 @@ class TrainingState:
             )
             if scaler and saved["scaler"]:
                 scaler.load_state_dict(saved["scaler"])
-            # Not strict: frozen weights are not saved, since the recipe creates them.
+            # Not strict: frozen weights that do not change are not saved, since the recipe creates them.
             self.model.load_state_dict(saved["model"], strict=False)
+            self.untrained.restore(saved["model"], self.build_model or (lambda: self.model))
             if self.averages:
                 self.averages.restore(saved)
         except (RuntimeError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
@@ -259,7 +265,10 @@ class TrainingState:
         problems = [f"the section {name!r} is missing" for name in sorted(missing)]
         if not problems:
             parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-            problems += [f"model: {misfit}" for misfit in state_mismatches(saved["model"], trained_state(self.model))]
+            problems += [
+                f"model: {misfit}"
+                for misfit in state_mismatches(saved["model"], state_like(self.model, saved["model"]))
+            ]
             problems += [
                 f"optimizer: {misfit}"
                 for misfit in optimizer_state_mismatches(saved["optimizer"], self.optimizer.state_dict(), parameters)

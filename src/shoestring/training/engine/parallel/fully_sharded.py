@@ -19,7 +19,7 @@ from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
 from shoestring.techniques import offload, whole_weights
 from shoestring.training.checkpoint.divided import divide_as, is_divided, own, rows_by_rank
-from shoestring.training.checkpoint.trained import trained_state
+from shoestring.training.checkpoint.trained import state_like
 from shoestring.training.engine.memory import Failure
 from shoestring.training.engine.parallel import fsdp_versions
 from shoestring.training.engine.parallel.errors import RanksApartError
@@ -190,7 +190,7 @@ class FullySharded:
 
     def own_rows(self, saved: Mapping[str, Any], optimizer: Any) -> dict[str, Any]:
         """Return the sections of a checkpoint with this rank's rows of the tensors that are divided now."""
-        weights = trained_state(self._model)
+        weights = state_like(self._model, saved["model"])
         parameters = offload.stepped_parameters(optimizer)
         sections = dict(saved)
         sections["model"] = _like_each(saved["model"], weights)
