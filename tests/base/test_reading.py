@@ -68,6 +68,7 @@ EXCEPTIONS = {
     ("training/checkpoint/reserved.py", "open"): "writes the reserved space",
     ("runs/predict/output.py", "open"): "writes rows; what is not a regular file is refused",
     ("runs/evaluate.py", "open"): "writes a new file",
+    ("runs/folds/predict.py", "open"): "writes a new file",
     ("training/monitor/sinks/csv_file.py", "open"): "writes a new file",
     ("remote/kaggle/client.py", "loads"): PIPE,
     ("remote/kaggle/client_process.py", "loads"): PIPE,

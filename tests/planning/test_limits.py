@@ -123,7 +123,7 @@ def test_checkpoints_of_epochs_are_counted():
 
 def test_light_weights_in_fp16_are_chosen_for_a_small_disk_and_else_proposed():
     whole = plan_for(with_memory(8000), thorough=False)
-    disk, own = whole.disk, Settings(precision="fp32", light_weights="own")
+    disk, own = whole.disk, Settings(precision="fp32", light_weights="own", keep_checkpoints=2)
     assert whole.settings.light_weights == "own"
     small = targets.with_limits(with_memory(8000), disk_bytes=disk.peak_bytes - disk.light_checkpoint_bytes)
     chosen = plan_for(small, thorough=False)

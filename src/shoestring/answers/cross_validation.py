@@ -21,8 +21,8 @@ def document(outcome: CrossValidation) -> Document:
         following.append(f"create the report: {shlex.join(['shoestring', 'report', run])}")
     else:
         folds = str(len(outcome.folds))
-        again = ["shoestring", "train", outcome.recipe, "--folds", folds, "--run", run]
-        following.append(f"repeat the same command to continue: {shlex.join(again)}")
+        command = ["shoestring", "train", outcome.recipe, "--folds", folds, "--run", run]
+        following.append(f"repeat the same command to continue: {shlex.join(command)}")
     rows: list[list[Cell]] = [
         [f"fold {number}", Status(fold.status), f"update {count(fold.update)} of {count(fold.total_updates)}"]
         for number, fold in enumerate(outcome.folds, 1)
@@ -54,8 +54,8 @@ def section(metrics: Sequence[MetricOfFolds], planned: int) -> Section:
 
 def metrics_table(metrics: Sequence[MetricOfFolds]) -> Table:
     """Return the mean and the spread of each metric, and its values in the folds."""
-    shown = [metric for metric in metrics if not is_qualifier(metric.name)]
-    folds = max((len(metric.values) for metric in shown), default=0)
+    listed = [metric for metric in metrics if not is_qualifier(metric.name)]
+    folds = max((len(metric.values) for metric in listed), default=0)
     folds = folds if folds <= _MOST_COLUMNS else 0
     names = ("mean", "spread", *(f"fold {number}" for number in range(1, folds + 1)))
     rows: list[list[Cell]] = [
@@ -65,6 +65,6 @@ def metrics_table(metrics: Sequence[MetricOfFolds]) -> Table:
             metric_text(metric.deviation),
             *map(metric_text, metric.values[:folds]),
         ]
-        for metric in shown
+        for metric in listed
     ]
     return Table([Column("metric"), *(Column(name, is_numeric=True) for name in names)], rows)

@@ -27,7 +27,9 @@ HEADINGS = {
     "invalid options or settings": (
         r"^invalid (options|settings|option|setting)|^--set was not understood|^options of .* cannot be used"
     ),
-    "the recipe is not complete": r" is not a recipe: it lacks |names of other frameworks, which would be ignored",
+    "the recipe is not complete": (
+        r" is not a recipe: it lacks |names of other frameworks, which would be ignored|^the options of .* are (the class|of)"
+    ),
     "the recipe's code raised an error": (
         r" could not be run: | does not accept its options: |could not be made with its default options"
         r"| cannot be read as a recipe: |^the recipe's code |^\w+(Error|Exception): "
@@ -108,6 +110,13 @@ HEADINGS = {
         r"|^(data|fold|roles|timeframe)=\S*: | has files (of unknown content|that cannot be)"
         r"| has timeframes that do not fit"
     ),
+    "the folds cannot be trained": (
+        r" folds are not possible$|^a launcher such as torchrun has started this process, and folds "
+        r"|cannot be used for the runs of folds|something else than the runs of folds|, whose samples fold .* holds out$"
+        r"|^unaugmented\(dataset\) returned |^fold=.*: the training data has "
+        r"|^the process of the out-of-fold predictions |the rows of the folds in | predictions of several folds "
+    ),
+    "after_update cannot be called": r"^after_update\(\) ",
     "the tokenizer has no chat template": r"^the tokenizer has no chat template",
     "the weights to start from lack some of the model": r" lacks .* of the weights, for example ",
     "a launcher has started several processes": r"a launcher has started .* processes|but the launcher has started "

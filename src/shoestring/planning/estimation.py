@@ -50,6 +50,11 @@ class Estimate(display.Displayed):
         """Whether the upper bound of the memory fits each GPU of the target."""
         return self.memory.fits
 
+    @property
+    def notes(self) -> list[str]:
+        """What was assumed for settings that were left open, and the recipe's notes on its data and its model."""
+        return [note for note in (self.assumption, *self.facts.notes) if note]
+
     def json(self) -> dict[str, Any]:
         """Return the estimate as JSON; bytes are integers.
 
@@ -61,7 +66,7 @@ class Estimate(display.Displayed):
             "settings": self.settings.json(),
             "parameters": {"total": self.facts.parameters_total, "trainable": self.facts.parameters_trainable},
             **self.memory.json(),
-            "notes": [note for note in (self.assumption, *self.facts.notes) if note],
+            "notes": self.notes,
         }
 
     def __repr__(self) -> str:

@@ -2,6 +2,8 @@
 with random numbers that are not seeded, and a loss that changes with the microbatch or with its own earlier calls.
 """
 
+from dataclasses import replace
+
 from shoestring.base.errors import UsageError
 from shoestring.training.data.repeatable import compare_fetches
 from shoestring.training.engine.halves import examine_loss
@@ -72,6 +74,9 @@ def _report_loss(session: TrainingSession) -> None:
         )
     if report.is_unseeded:
         session.record.unseeded("loss", report.unseeded_text)
+    # The model's buffers are compared in the first update, whose note names all that have changed (`steps.py`).
+    buffers = {f"model.{name}" for name, _ in state.model.named_buffers()}
+    report = replace(report, changed=[name for name in report.changed if name not in buffers])
     for text in (report.changed_text, difference.text if difference else ""):
         if text:
             session.record.note(text)

@@ -295,4 +295,4 @@ def test_difference_of_a_file_is_described(tmp_path):
 
 def test_invalid_manifest_cannot_be_created():
     with pytest.raises(ValueError, match="is not a valid file name"):
-        Manifest(kind="full", update=1, files={"state.json": ENTRY, "Ema2.safetensors": ENTRY}, weights={})
+        Manifest(kind="full", update=1, files={"state.json": ENTRY, "ema 2.safetensors": ENTRY}, weights={})

@@ -79,7 +79,6 @@ for command, *lines in (
     (
         training.train,
         "train temporal --run runs/temporal",
-        "train path/to/file.py --run runs/mine --folds 5",
         "train legal --run runs/legal --on kaggle-t4 --limit 9h --set epochs=5",
     ),
     (

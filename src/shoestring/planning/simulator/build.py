@@ -84,11 +84,6 @@ def libraries(build: TorchBuild, progress: Progress = lambda *_: None) -> Simula
 
     Raises RunError if there is no C++ compiler, if it fails, or if the cache cannot be written.
     """
-    if not _SOURCES.is_dir():
-        raise RunError(
-            "this copy of Shoestring has no simulator, since it came with a notebook",
-            hint="rehearse with an installed copy, on any machine with Linux",
-        )
     compiler = _compiler()
     objects = tuple(_shared_objects(build))
     folder = cache_folder("simulator") / f"{build.version}-{_digest(build, compiler, objects)}"

@@ -18,8 +18,6 @@ from typing import Any
 import numpy as np
 import torch
 
-import shoestring
-
 _PLAIN = (str, bytes, bytearray, int, float, complex, type(None), np.generic, range, slice, torch.dtype, torch.device)
 _LEAVES = (torch.Tensor, np.ndarray, ModuleType, CodeType)
 _MOST_OBJECTS = 20_000
@@ -118,7 +116,7 @@ def _names(code: CodeType) -> Iterator[str]:
 def _is_own_code(module: str | None) -> bool:
     """Return whether a module is code of the recipe's author, and not a library's."""
     top = (module or "").partition(".")[0]
-    if top in sys.stdlib_module_names or top == shoestring.__name__:
+    if top in sys.stdlib_module_names or top == "shoestring":
         return top == "__main__"
     file = getattr(sys.modules.get(top), "__file__", None)
     return file is None or not _is_library(Path(file).resolve())

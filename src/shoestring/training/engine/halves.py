@@ -96,8 +96,8 @@ class LossReport:
         return (
             f"the loss depends on its earlier calls, because it changes {', '.join(self.changed[:3])}{further}: "
             "training with another microbatch would differ, since it calls the loss more or less often in an update. "
-            "Only "
-            "parameters and buffers of the model are saved: keep such a state in a buffer, and change it once an update"
+            "Only parameters and buffers of the model are saved: keep such a state in a buffer, and change it in "
+            "after_update(model), which is called once after each update"
         )
 
 

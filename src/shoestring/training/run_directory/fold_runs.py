@@ -33,10 +33,10 @@ def create(folder: Path) -> None:
     """Create the folder. Raises UsageError if it has something else."""
     with explaining(f"{folder} cannot be used for the runs of folds"):
         folder.mkdir(parents=True, exist_ok=True)
-        others = sorted(path.name for path in folder.iterdir() if not _OWN.fullmatch(path.name))
-    if others:
+        foreign = sorted(path.name for path in folder.iterdir() if not _OWN.fullmatch(path.name))
+    if foreign:
         raise UsageError(
-            f"{folder} has something else than the runs of folds: {', '.join(others[:5])}",
+            f"{folder} has something else than the runs of folds: {', '.join(foreign[:5])}",
             hint="choose an empty or new directory: --run runs/NAME",
         )
 
