@@ -28,7 +28,8 @@ HEADINGS = {
         r"^invalid (options|settings|option|setting)|^--set was not understood|^options of .* cannot be used"
     ),
     "the recipe is not complete": (
-        r" is not a recipe: it lacks |names of other frameworks, which would be ignored|^the options of .* are (the class|of)"
+        r" is not a recipe: it lacks |names of other frameworks, which would be ignored"
+        r"|^the options of .* are (the class|of)"
     ),
     "the recipe's code raised an error": (
         r" could not be run: | does not accept its options: |could not be made with its default options"
@@ -112,7 +113,8 @@ HEADINGS = {
     ),
     "the folds cannot be trained": (
         r" folds are not possible$|^a launcher such as torchrun has started this process, and folds "
-        r"|cannot be used for the runs of folds|something else than the runs of folds|, whose samples fold .* holds out$"
+        r"|cannot be used for the runs of folds|something else than the runs of folds"
+        r"|, whose samples fold .* holds out$"
         r"|^unaugmented\(dataset\) returned |^fold=.*: the training data has "
         r"|^the process of the out-of-fold predictions |the rows of the folds in | predictions of several folds "
     ),
