@@ -3,7 +3,7 @@
     python benchmarks/architectures/answers.py FOLDER [FOLDER ...] [--on t4] [--json OUT]
     python benchmarks/architectures/answers.py --types [TYPE ...] [--on t4] [--json OUT]
 
-With `--types` the configurations are the library's default ones of these types, without any of `NEWEST`. What OUT has
+With `--types` the configurations are the library's default ones of these types, or of those in `NEWEST`. What OUT has
 already is not repeated.
 
 Every file is estimated with its default settings. For an answer, the class that it names is built again with the

@@ -1,5 +1,6 @@
 import errno
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -122,7 +123,7 @@ def test_second_save_waits_and_reuses_memory(slow, state):
 
 
 def test_copy_is_at_most_a_tenth_larger(slow, state):
-    state.model = nn.Linear(300, 300)
+    state = replace(state, model=nn.Linear(300, 300))
     slow.saver.begin(state)
     size = sum(value.nbytes for value in state.model.state_dict().values())
     assert size <= slow.saver._copy._memory.nbytes <= 1.1 * size
