@@ -179,6 +179,17 @@ def test_statistics_are_not_noted_and_tensors_of_the_recipe_are():
     assert note.startswith("loss() changes self.criterion.count of the recipe, which no checkpoint contains")
 
 
+def test_buffers_that_a_recipe_registers_in_a_container_of_torch_are_noted():
+    model = torch.nn.ModuleDict({"norm": torch.nn.BatchNorm1d(2)})
+    model.register_buffer("centre", torch.zeros(2))
+    changes = LossChanges(model, None, UntrainedTensors(model))
+    model["norm"](torch.randn(4, 2))
+    model.centre.add_(1)
+    changes.observe()
+    (note,) = changes.notes(has_hook=False)
+    assert note.startswith("loss() changes centre of the model")
+
+
 def test_logical_shards_need_the_hook(tmp_path):
     session(Teacher(), tmp_path / "hook", {"logical_shards": 2, "micro_batch": 4})
     with pytest.raises(UsageError, match="loss\\(\\) changes centre of the model, once for each microbatch"):

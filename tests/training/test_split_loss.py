@@ -35,7 +35,7 @@ def test_unseeded_data_is_a_note_at_the_start_and_at_resume(tmp_path):
     values = {"epochs": 1, "micro_batch": 8}
     session(Unseeded(), tmp_path, values, stop="limit", at=2)
     (message,) = messages(tmp_path, "unseeded")
-    assert "differs when it is fetched again" in message
+    assert "when fetched again with the same seeds" in message
     assert not any("share a microbatch" in note for note in messages(tmp_path, "note"))
     session(Unseeded(), tmp_path, values)
     assert len(messages(tmp_path, "unseeded")) == 1

@@ -8,6 +8,7 @@ from shoestring.answers.metrics import is_qualifier
 from shoestring.answers.values import count, metric_text, words
 from shoestring.answers.wording import note_lines
 from shoestring.runs.folds.outcome import CrossValidation, MetricOfFolds
+from shoestring.training.session.outcome import Outcome
 
 _MOST_COLUMNS = 10
 """The number of folds whose values have columns of their own."""
@@ -24,8 +25,7 @@ def document(outcome: CrossValidation) -> Document:
         command = ["shoestring", "train", outcome.recipe, "--folds", folds, "--run", run]
         following.append(f"repeat the same command to continue: {shlex.join(command)}")
     rows: list[list[Cell]] = [
-        [f"fold {number}", Status(fold.status), f"update {count(fold.update)} of {count(fold.total_updates)}"]
-        for number, fold in enumerate(outcome.folds, 1)
+        [f"fold {number}", Status(fold.status), _progress(fold)] for number, fold in enumerate(outcome.folds, 1)
     ]
     return Document(
         title=f"{len(outcome.folds)} folds of {outcome.recipe}",
@@ -38,6 +38,12 @@ def document(outcome: CrossValidation) -> Document:
             *note_lines(outcome.notes),
         ],
     )
+
+
+def _progress(fold: Outcome) -> str:
+    if not fold.total_updates:
+        return "not begun"
+    return f"update {count(fold.update)} of {count(fold.total_updates)}"
 
 
 def section(metrics: Sequence[MetricOfFolds], planned: int) -> Section:

@@ -29,7 +29,7 @@ HEADINGS = {
     ),
     "the recipe is not complete": (
         r" is not a recipe: it lacks |names of other frameworks, which would be ignored"
-        r"|^the options of .* are (the class|of)"
+        r"|^functions of the recipe have other parameters|^the options of .* are (the class|of)"
     ),
     "the recipe's code raised an error": (
         r" could not be run: | does not accept its options: |could not be made with its default options"
@@ -112,7 +112,8 @@ HEADINGS = {
         r"| has timeframes that do not fit"
     ),
     "the folds cannot be trained": (
-        r" folds are not possible$|^a launcher such as torchrun has started this process, and folds "
+        r" folds are not possible$| folds were asked for$|^--set fold=.* trains one fold"
+        r"|^a launcher such as torchrun has started this process, and folds "
         r"|cannot be used for the runs of folds|something else than the runs of folds"
         r"|, whose samples fold .* holds out$"
         r"|^unaugmented\(dataset\) returned |^fold=.*: the training data has "

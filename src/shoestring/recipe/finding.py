@@ -21,6 +21,7 @@ from shoestring.recipe.dataset_paths import DatasetPath, require_no_local_paths,
 from shoestring.recipe.installed import InstalledRecipe, Package
 from shoestring.recipe.near_misses import require_no_near_misses
 from shoestring.recipe.options import BEFORE, LoadedRecipe, option_fields, own_fields, size_defaults, with_defaults
+from shoestring.recipe.signatures import require_signatures
 from shoestring.recipe.source import RecipeSource
 
 HUGGING_FACE = "hf:"
@@ -53,7 +54,8 @@ def find(reference: str | object, *, verified: Mapping[str, bytes] | None = None
     contents of the file and of files beside it are executed (`recipe.source`).
 
     Raises UsageError for an unknown name, an unreadable file, a file with no recipe or several, and an object that is
-    not a recipe; if it `is_new`, which a recipe that has trained a run is not, also for names of other frameworks.
+    not a recipe; if it `is_new`, which a recipe that has trained a run is not, also for names of other frameworks
+    and for functions with other parameters.
     """
     if isinstance(reference, LoadedRecipe):
         return reference
@@ -62,6 +64,7 @@ def find(reference: str | object, *, verified: Mapping[str, bytes] | None = None
     loaded = _find(reference, verified)
     if is_new:
         require_no_near_misses(type(loaded.recipe), loaded.name)
+        require_signatures(loaded.parts)
     return loaded
 
 

@@ -36,6 +36,7 @@ NEAR_MISSES: Mapping[str, str] = {
         ("lr", "LR", "learningRate", "learningrate"), "learning_rate, of the AdamW without optimizer(model)"
     ),
     **dict.fromkeys(("on_train_batch_end", "on_step_end", "on_after_update", "on_optimizer_step_end"), _AFTER_UPDATE),
+    **dict.fromkeys(("after_updates", "afterUpdate", "on_after_step", "on_update_end"), _AFTER_UPDATE),
     **dict.fromkeys(("after_step", "post_step", "post_update", "after_optimizer_step"), _AFTER_UPDATE),
     "weight_decay": "optimizer(model), which returns torch.optim.AdamW(..., weight_decay=...)",
     **dict.fromkeys(

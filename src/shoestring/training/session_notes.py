@@ -60,7 +60,8 @@ def data_notes(loaded: LoadedRecipe, data: Mapping[str, Any]) -> list[str]:
 
 def _fold_notes(loaded: LoadedRecipe, data: Mapping[str, Any]) -> list[str]:
     """Return a note on a validation part of the recipe that a fold of the training data replaces."""
-    count = loaded.fold and data["validation"].replaces
+    # A probe and a replay have the training part alone.
+    count = data["validation"].replaces if loaded.fold and "validation" in data else 0
     if not count:
         return []
     return [

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 
 import pytest
@@ -13,6 +14,7 @@ from shoestring.base import display
 from shoestring.base.errors import UsageError
 from shoestring.runs.folds.outcome import metrics_of_folds
 from shoestring.runs.folds.predict import mean_of
+from shoestring.training.run_directory import fold_runs
 
 
 class Points:
@@ -118,12 +120,36 @@ def test_other_options_and_other_folders_are_refused(unbroken, tmp_path):
     run, _ = unbroken
     with pytest.raises(UsageError, match=r"options of the run in .*fold-1 cannot be changed"):
         shoestring.cross_validate(Points(), folds=3, run=run, on="cpu", epochs=5)
+    with pytest.raises(UsageError, match=r"fold-1 trains a fold of 3, and 4 folds were asked for"):
+        shoestring.cross_validate(Points(), folds=4, run=run, on="cpu")
+    assert not (run / "fold-4").exists()
+    with pytest.raises(UsageError, match="fold=1/3 trains one fold, and --folds 3 trains all"):
+        shoestring.cross_validate(Points(), folds=3, run=run, on="cpu", fold="1/3")
     (tmp_path / "notes.txt").touch()
     with pytest.raises(UsageError, match="something else than the runs of folds"):
         shoestring.cross_validate(Points(), folds=3, run=tmp_path)
     with pytest.raises(UsageError) as error:
         shoestring.evaluate(run, recipe=None)
     assert error.value.hint.endswith(f"such as {run / 'fold-1'}")
+
+
+def test_out_of_fold_predictions_that_are_gone_are_written_again(unbroken, tmp_path):
+    run = shutil.copytree(unbroken[0], tmp_path / "run")
+    (run / "out_of_fold.jsonl").unlink()
+    assert shoestring.cross_validate(Points(), folds=3, run=run, on="cpu").out_of_fold
+    assert (run / "out_of_fold.jsonl").read_bytes() == (unbroken[0] / "out_of_fold.jsonl").read_bytes()
+
+
+def test_a_run_of_a_fold_is_replayed_and_probed_as_any_other(unbroken):
+    run, _ = unbroken
+    assert shoestring.replay(run / "fold-1", update=2, recipe=Points()).update == 2
+
+
+def test_a_run_of_another_kind_in_the_folder_is_no_fold(unbroken, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(unbroken[0] / "fold-1", run / "fold-1")
+    shutil.copytree(unbroken[0] / "fold-1", run / "fold-2")
+    assert [path.path.name for path in fold_runs.runs_in(run)] == ["fold-1"]
 
 
 def test_predictions_are_the_mean_of_all_folds(unbroken, tmp_path):

@@ -39,13 +39,13 @@ def test_only_numbers_that_are_not_seeded_differ():
     for workers in (0, 1):
         assert compare(Data(), workers).samples == 4
         comparison = compare(Data(unseeded=members[2:4]), workers)
-        assert comparison.difference.startswith(f"batch['noise'] of sample {members[2]} differs")
+        assert comparison.difference.startswith(f"sample {members[2]} differs (in batch['noise'])")
         assert "global generators" in comparison.text and comparison.difference in comparison.text
 
 
 def test_collate_is_compared_too():
     recipe = SimpleNamespace(collate=lambda samples: [len(samples), np.random.default_rng().random()])
-    assert compare([1, 2, 3], recipe=recipe).difference.startswith("batch[1] of the first samples differs")
+    assert compare([1, 2, 3], recipe=recipe).difference.startswith("the first samples differ (in batch[1])")
 
 
 def test_slow_samples_and_errors_are_not_compared(monkeypatch):

@@ -46,8 +46,12 @@ def cross_validate(
             hint="without it, each fold is trained on all GPUs of this machine; or train the folds one by one: "
             f"--set fold=1/{count}",
         )
+    if "fold" in values:
+        raise UsageError(
+            f"--set fold={values['fold']} trains one fold, and --folds {count} trains all of them", hint="leave one out"
+        )
     request = _with_limit(request)
-    fold_runs.create(request.run)
+    fold_runs.create(request.run, count)
     outcomes = [_state(request.run, fold).outcome() for fold in folds]
     reason = ""
     for index, fold in enumerate(folds):

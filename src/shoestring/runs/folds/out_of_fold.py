@@ -51,8 +51,8 @@ def write_out_of_fold(
         runs.append(open_run(directory.path, {}, recipe=loaded, on="cpu" if request.on == "cpu" else "local"))
     can_predict = runs[0].loaded.parts.use.predict is not None
     weights = {str(fold): weights_digest(run.weights) for fold, run in zip(folds, runs, strict=True)}
-    meta = {"format": 1, "weights_sha256": weights}
-    if _read(request.run / META) == meta:
+    meta = {"format": 1, "weights_sha256": weights, "is_predicted": can_predict}
+    if _read(request.run / META) == meta and (not can_predict or (request.run / OUT_OF_FOLD).is_file()):
         return ""
     with explaining(f"{request.run / OUT_OF_FOLD} could not be written", ", then repeat the command"):
         remove_file(request.run / META)

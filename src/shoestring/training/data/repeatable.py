@@ -36,10 +36,11 @@ class DataComparison:
     def text(self) -> str:
         """What it means that the samples differ, for a person."""
         return (
-            f"the data has random numbers that Shoestring does not seed: {self.difference}. This run "
-            "cannot be repeated bit for bit, and a resumed run differs from one without an interruption. Draw them "
-            "from the global generators of torch, numpy or random, or from a generator in an attribute of the dataset, "
-            "collate or the recipe: these are seeded for each sample"
+            f"{self.difference}: the samples depend on random numbers that Shoestring does not seed, or on what "
+            "earlier fetches have changed, such as a counter. This run cannot be repeated bit for bit, and a resumed "
+            "run differs from one without an interruption. Draw random numbers from the global generators of torch, "
+            "numpy or random, or from a generator in an attribute of the dataset, collate or the recipe: these are "
+            "seeded for each sample"
         )
 
 
@@ -66,9 +67,10 @@ def compare_fetches(loader: Loader, members: Sequence[Member]) -> DataComparison
     if difference is None:
         return DataComparison(samples=len(indices))
     path, row = difference
-    place = f"sample {indices[row]}" if row is not None and row < len(indices) == len(several) else "the first samples"
+    is_one_sample = row is not None and row < len(indices) == len(several)
+    place = f"sample {indices[row]} differs" if is_one_sample and row is not None else "the first samples differ"
     return DataComparison(
-        samples=len(indices), difference=f"{path} of {place} differs when it is fetched again with the same seeds"
+        samples=len(indices), difference=f"{place} (in {path}) when fetched again with the same seeds"
     )
 
 

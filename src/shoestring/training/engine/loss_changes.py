@@ -18,6 +18,8 @@ from shoestring.training.engine.untrained import UntrainedTensors, has_values
 
 _LIBRARIES = ("torch", "torchao", "torchvision", "transformer_engine", "bitsandbytes")
 """Packages whose modules change only statistics of their own: of norms, quantization, spectral normalization."""
+_CONTAINERS = (nn.Module, nn.ModuleDict, nn.ModuleList, nn.Sequential)
+"""Classes of torch whose buffers the recipe has registered."""
 _STATISTICS = ("running_mean", "running_var", "running_std", "num_batches_tracked", "amax_history")
 _TABLES = ("inv_freq", "original_inv_freq", "cos_cached", "sin_cached")
 """Rotary positions, which some models compute again for longer samples."""
@@ -78,7 +80,8 @@ class LossChanges:
     def _compared_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the model's buffers that are no known statistics, and the tensors of the recipe's object."""
         for path, module in self._model.named_modules():
-            if isinstance(module, norms.RUNNING) or type(module).__module__.partition(".")[0] in _LIBRARIES:
+            is_of_library = type(module).__module__.partition(".")[0] in _LIBRARIES
+            if isinstance(module, norms.RUNNING) or (is_of_library and type(module) not in _CONTAINERS):
                 continue
             vectors = _vectors_of_spectral_norm(module)
             for name, buffer in buffers(module).items():
