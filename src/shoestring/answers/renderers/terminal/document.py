@@ -200,8 +200,8 @@ def _code(code: elements.Code) -> RenderableType:
 @element_text.register
 def _items(items: elements.Items) -> RenderableType:
     lines = Text("\n").join(map(text, items.texts))
-    if items.is_clipped:
-        lines.no_wrap, lines.overflow = True, "ellipsis"
+    # A path in a command stays complete, so that the command can be copied.
+    lines.no_wrap, lines.overflow = (True, "ellipsis") if items.is_clipped else (False, "fold")
     return lines
 
 
