@@ -59,7 +59,9 @@ def choose_attention(model_class: Any, config: Any, options: Options) -> str | d
 
 def _supports_sdpa(part: Any) -> bool:
     """Return whether the model of a part's configuration has SDPA; a part whose model is not known may have it."""
-    model_class = transformers.AutoModel._model_mapping.get(type(part), None)
+    # Backbones, such as the ResNet of RT-DETR, have a table of their own.
+    tables = (transformers.AutoModel._model_mapping, transformers.AutoBackbone._model_mapping)
+    model_class = next((table[type(part)] for table in tables if type(part) in table), None)
     classes = model_class if isinstance(model_class, tuple) else (model_class,)
     return all(getattr(part_class, "_supports_sdpa", True) for part_class in classes)
 
