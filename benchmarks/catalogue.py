@@ -272,6 +272,11 @@ BENCHMARKS = (
         _MEASUREMENTS,
     ),
     _benchmark(
+        "architectures_newest",
+        "What is answered for 60 types of models of transformers, the newest of each family?",
+        "benchmarks/architectures/answers.py --types --json OUT",
+    ),
+    _benchmark(
         "adapters",
         "Which weights of each architecture of transformers have LoRA's adapters?",
         "benchmarks/architectures/adapters.py OUT",
