@@ -27,6 +27,7 @@ def test_microbatches_of_an_update_begin_with_its_longest_samples(lengths_file):
     assert not microbatch_lengths(choose("finetune", {})[0], facts, Settings(packing="no"), 2)  # of made-up samples
 
 
+@pytest.mark.slow
 def test_another_loop_takes_samples_as_they_come_and_adds_gradients_with_ddp(lengths_file):
     facts = dataclasses.replace(FACTS, sample_lengths=LENGTHS)
     plain = absent(lengths_file, trained_by="plain")
@@ -72,6 +73,7 @@ def test_plan_takes_expandable_segments_for_varying_lengths_and_says_why(lengths
     assert requested.memory.reserved.high > plan.memory.reserved.value
 
 
+@pytest.mark.slow
 def test_estimate_of_the_lengths_lies_below_that_of_the_longest(lengths_file, tmp_path):
     longest = tmp_path / "longest.json"
     longest.write_text(json.dumps({"unit": "tokens", "counts": {"2048": 7}}))
