@@ -81,13 +81,13 @@ def _train(run: Path, source: str, workers: int, stop_at: int) -> None:
 
 
 def notes(run: Path) -> dict[int, list[str]]:
-    """Return what each session has told the user."""
+    """Return the notes of each session by its number."""
     events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
-    told: dict[int, list[str]] = {}
+    by_session: dict[int, list[str]] = {}
     for event in events:
         if event["event"] in ("note", "unseeded"):
-            told.setdefault(event["session"], []).append(event["message"])
-    return told
+            by_session.setdefault(event["session"], []).append(event["message"])
+    return by_session
 
 
 def weights(run: Path) -> str:
@@ -109,7 +109,7 @@ def compare(source: str, folder: Path) -> dict:
         assert state["status"] == "paused" and state["update"] == STOP_AT, state
         train(runs[name], source, workers=workers)
     values = {name: weights(run) for name, run in runs.items()}
-    told = notes(runs["resumed"])
+    notes_of_sessions = notes(runs["resumed"])
     return {
         "source": source,
         "version": library_version(source),
@@ -117,8 +117,8 @@ def compare(source: str, folder: Path) -> dict:
         "equal_resumed": values["first"] == values["resumed"],
         "equal_with_workers": values["first"] == values["workers"],
         "equal_resumed_with_workers": values["first"] == values["resumed with workers"],
-        "notes": told.get(1, []),
-        "notes_at_resume": told.get(2, []),
+        "notes": notes_of_sessions.get(1, []),
+        "notes_at_resume": notes_of_sessions.get(2, []),
     }
 
 

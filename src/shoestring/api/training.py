@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shoestring.api.arguments import checked_path, require_limits
 from shoestring.base.packages.broken import usable_libraries
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from shoestring.planning.plan import Plan
     from shoestring.runs.folds.cross_validation import InChild
     from shoestring.runs.folds.outcome import CrossValidation
+    from shoestring.runs.train.session import LaunchRequest
     from shoestring.training.run_directory.config_file import ConfigFile
     from shoestring.training.session.outcome import Outcome
 
@@ -55,22 +56,8 @@ def train(
     with usable_libraries():
         from shoestring.answers import live
         from shoestring.runs.train.launch import launch
-        from shoestring.runs.train.session import LaunchRequest
 
-    require_limits(limit_seconds=limit_seconds, disk_bytes=disk_bytes)
-    request = LaunchRequest(
-        run=checked_path(run),
-        on=on,
-        limit_seconds=limit_seconds,
-        disk_bytes=disk_bytes,
-        started=time.monotonic() if started is None else started,
-        allow_inexact=allow_inexact,
-        allow_cpu=allow_cpu,
-        log=tuple(log),
-        backup=None if backup is None else str(backup),
-        from_url=None if from_url is None else str(from_url),
-        probe=probe,
-    )
+    request = _request(locals())
     if isinstance(recipe, str) and live.is_notebook():
         return live.train_in_child(recipe, values, request, plan)
     return launch(recipe, values, request, plan)
@@ -105,23 +92,26 @@ def cross_validate(
     """
     with usable_libraries():
         from shoestring.runs.folds.cross_validation import cross_validate
-        from shoestring.runs.train.session import LaunchRequest
 
-    require_limits(limit_seconds=limit_seconds, disk_bytes=disk_bytes)
-    request = LaunchRequest(
-        run=checked_path(run),
-        on=on,
-        limit_seconds=limit_seconds,
-        disk_bytes=disk_bytes,
+    request = _request(locals())
+    return cross_validate(recipe, values, request, folds, in_child=in_child)
+
+
+def _request(arguments: Mapping[str, Any]) -> LaunchRequest:
+    """Return the request of these arguments of `train` or `cross_validate`. Raises UsageError for impossible limits."""
+    from shoestring.runs.train.session import LaunchRequest
+
+    require_limits(limit_seconds=arguments["limit_seconds"], disk_bytes=arguments["disk_bytes"])
+    names = ("on", "limit_seconds", "disk_bytes", "allow_inexact", "allow_cpu", "probe")
+    started, backup, from_url = (arguments[name] for name in ("started", "backup", "from_url"))
+    return LaunchRequest(
+        run=checked_path(arguments["run"]),
         started=time.monotonic() if started is None else started,
-        allow_inexact=allow_inexact,
-        allow_cpu=allow_cpu,
-        log=tuple(log),
+        log=tuple(arguments["log"]),
         backup=None if backup is None else str(backup),
         from_url=None if from_url is None else str(from_url),
-        probe=probe,
+        **{name: arguments[name] for name in names},
     )
-    return cross_validate(recipe, values, request, folds, in_child=in_child)
 
 
 def train_supervised(
