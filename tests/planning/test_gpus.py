@@ -105,6 +105,27 @@ def test_states_are_divided_if_that_makes_them_fit():
     assert not search(candidates, ONE_PRECISION)[0].fits
 
 
+def test_weights_are_not_divided_if_a_hook_needs_them_whole():
+    def bytes_of(settings):
+        return (8 if settings.sharding == "zero3" else 26) * GIB
+
+    candidates = FakePair(bytes_of=bytes_of, parts=Parts.from_recipe(SimpleNamespace(after_update=lambda model: None)))
+    evaluate = candidates.evaluate
+    parts = (SimpleNamespace(name="weights", bytes=25 * GIB),)
+    candidates.evaluate = lambda settings: (
+        result := evaluate(settings),
+        setattr(result.memory, "parts", parts),
+    )[0]
+    ranked = search(candidates, ONE_PRECISION)
+    assert not ranked[0].fits and not {"zero2", "zero3"} & {settings.sharding for settings in candidates.evaluated}
+    assert candidates.reasons(ranked)[-1].startswith("sharding zero2 and zero3 were not tried: after_update(model)")
+    with pytest.raises(UsageError) as error:
+        search(candidates, Settings(precision="fp16", sharding="zero3"))
+    assert error.value.problems[0].startswith("sharding=zero3: after_update(model) needs whole weights")
+    candidates.loaded.parts = Parts()
+    assert search(candidates, ONE_PRECISION)[0].settings.sharding == "zero3"
+
+
 @pytest.mark.parametrize(("exchange", "sharding"), [(1.0, "zero2"), (30.0, "ddp")])
 def test_gradients_are_divided_if_the_memory_saves_more_than_the_exchange_takes(monkeypatch, exchange, sharding):
     """Replicas have to recompute, which takes 40% longer."""

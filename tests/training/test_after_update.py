@@ -2,8 +2,10 @@
 
 import copy
 import json
+import random
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -21,6 +23,7 @@ from shoestring.training.engine.building import build
 from shoestring.training.engine.loss_changes import LossChanges
 from shoestring.training.engine.parallel.ranks import Ranks
 from shoestring.training.engine.untrained import UntrainedTensors
+from tests.ranks import run_ranks
 from tests.sessions import final_bits, session
 
 
@@ -75,6 +78,37 @@ class Teacher:
         model.late = model.centre.clone()
 
 
+class Drawing(Teacher):
+    """Draws from generators that the recipe and the model hold, some of which the first loss creates."""
+
+    best = ("draw", "min")
+
+    def __init__(self):
+        self.generators = [np.random.default_rng(), torch.Generator(), None]
+        self.generators[1].seed()
+
+    def model(self):
+        model = super().model()
+        model.generator = np.random.RandomState()
+        return model
+
+    def loss(self, model, batch):
+        if self.generators[2] is None:
+            self.generators[2] = random.Random()
+        return super().loss(model, (batch[0] + self.draw(model),))
+
+    def draw(self, model):
+        numbers, tensors, late = self.generators
+        return numbers.random() + torch.rand(1, generator=tensors).item() + late.random() + model.generator.rand()
+
+    def after_update(self, model):
+        super().after_update(model)
+        model.centre += self.draw(model)
+
+    def evaluate(self, model, batches):
+        return {"draw": self.draw(model), "batches": len(list(batches))}
+
+
 class InLoss(Teacher):
     """Advances the teacher in the loss, as MoCo does."""
 
@@ -94,7 +128,9 @@ def notes_of(run):
     return [entry["message"] for entry in entries if entry.get("message", "").startswith("loss() changes")]
 
 
-@pytest.mark.parametrize(("recipe", "kind"), [(Teacher, "engine"), (InLoss, "engine"), (InLoss, "trainer")])
+@pytest.mark.parametrize(
+    ("recipe", "kind"), [(Drawing, "engine"), (Teacher, "engine"), (InLoss, "engine"), (InLoss, "trainer")]
+)
 def test_a_resumed_run_continues_with_its_teacher(tmp_path, recipe, kind):
     for name, stops in (("straight", ()), ("stopped", (3, 4))):
         for count in stops:
@@ -133,6 +169,38 @@ def test_smaller_microbatches_do_not_advance_the_teacher_more_often(tmp_path):
     fits, crowded = (Store(tmp_path / name / "checkpoints").load().state["model"] for name in ("fits", "crowded"))
     torch.testing.assert_close(crowded, fits)
     assert crowded["count"] == 0  # nor does the evaluation of eight samples
+
+
+@pytest.mark.parametrize("sharding", ["ddp", "zero1"])
+def test_two_processes_have_the_bits_of_one(tmp_path, sharding):
+    values = {"logical_shards": 2, "micro_batch": 2, "sharding": sharding}
+    for size in (1, 2):
+        run = tmp_path / str(size)
+        assert run_ranks(size, lambda _, run=run: session(Drawing(), run, values), tmp_path) == [0] * size
+    assert final_bits(tmp_path / "1") == final_bits(tmp_path / "2")
+
+
+class Overflowing(Teacher):
+    """The loss of the fourth update is infinite, so that fp16 skips it."""
+
+    def __init__(self):
+        self.numbers = []
+
+    def stage(self, update, *_):
+        return update
+
+    def loss(self, model, batch, stage=0):
+        return super().loss(model, batch) * (float("inf") if stage == 3 else 1)
+
+    def after_update(self, model, stage):
+        self.numbers.append(stage)
+        super().after_update(model)
+
+
+def test_a_skipped_update_does_not_advance_the_teacher(tmp_path):
+    recipe = Overflowing()
+    session(recipe, tmp_path, {"precision": "fp16"})
+    assert recipe.numbers == [0, 1, 2, *range(4, 12)]
 
 
 class Statistics(InLoss):

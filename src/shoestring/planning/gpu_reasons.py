@@ -39,6 +39,12 @@ def gpu_reasons(
         )
     if gpus > 1 and requested.sharding is None and chosen.settings.sharding in _DIVIDED:
         yield _sharding_reason(candidates)
+    is_open = target.gpus > 1 and requested.sharding is None
+    if is_open and loaded.parts.learning.after_update is not None and (gpus > 1 or not chosen.fits):
+        yield (
+            "sharding zero2 and zero3 were not tried: after_update(model) needs whole weights, and a GPU would have a "
+            "part of them"
+        )
 
 
 def _several_gpus(candidates: Sequence[Candidate], target: Target, requested: Settings) -> str:

@@ -27,7 +27,7 @@ from shoestring.planning.search import (
 )
 from shoestring.planning.shares import gpus_of, samples_per_shard
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.techniques.trainable import TRAINED, sharding_problems
+from shoestring.techniques.trainable import DIVIDING_WEIGHTS, TRAINED, sharding_problems
 
 MOST_PROCESSES = 16
 """Of a run on a CPU, whose cores they share."""
@@ -161,6 +161,11 @@ def _require_possible(loaded: LoadedRecipe, target: Target, settings: Settings) 
             f"sharding={sharding}: {loaded.name} is trained by a library, whose optimizer makes the whole step on each "
             "GPU; sharding=zero3 divides the weights"
         )
+    if loaded.parts.learning.after_update is not None and gpus > 1 and sharding in DIVIDING_WEIGHTS:
+        problems.append(
+            f"sharding={sharding}: after_update(model) needs whole weights, and a GPU would have a part of them; "
+            "sharding=zero1 divides the optimizer states"
+        )
     has_whole_weights = gpus == 1 or sharding in ("ddp", "zero1")
     if loaded.parts.learning.trainer is not None and settings.offload == "parameters" and has_whole_weights:
         problems.append(
@@ -203,10 +208,13 @@ def _shardings(candidates: Candidates, replicas: Settings) -> list[str]:
     loaded = candidates.loaded
     if loaded.parts.learning.trainer is not None:
         return []  # which may use weights of a block without calling it: dividing them is for a person to choose
+    excluded = DIVIDING_WEIGHTS if loaded.parts.learning.after_update is not None else ()
     return [
         name
         for name in TRAINED[False]
-        if name in _DIVIDED and not sharding_problems(replicas.replace(sharding=name), loaded.adaptation)
+        if name in _DIVIDED
+        and name not in excluded
+        and not sharding_problems(replicas.replace(sharding=name), loaded.adaptation)
     ]
 
 

@@ -13,6 +13,9 @@ TRAINED: Mapping[bool, tuple[str, ...]] = {
 }
 """The values of `sharding` that several GPUs can train with, in the engine and (True) in a library's trainer."""
 
+DIVIDING_WEIGHTS = ("zero2", "zero3")
+"""The values of `sharding` with which FSDP2 divides the weights by rows, so that a GPU has only some of them."""
+
 _WHOLE_WEIGHTS = {
     "compile": ("no", "compiled code and CUDA graphs contain no exchange of weights"),
     "quantization": ("none", "4-bit and 8-bit weights have scales that cannot be divided by rows"),
@@ -54,7 +57,7 @@ def require_trainable(settings: Settings, adaptation: Adaptation | None = None) 
 
 def sharding_problems(settings: Settings, adaptation: Adaptation) -> list[str]:
     """Return the settings that cannot be combined with weights that FSDP2 divides; none for another sharding."""
-    return _problems(settings, adaptation, _WHOLE_WEIGHTS) if settings.sharding in ("zero2", "zero3") else []
+    return _problems(settings, adaptation, _WHOLE_WEIGHTS) if settings.sharding in DIVIDING_WEIGHTS else []
 
 
 def channels_last_problems(settings: Settings, adaptation: Adaptation) -> list[str]:

@@ -16,7 +16,8 @@ from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
 from shoestring.techniques.memory_format import reshaping_views
 from shoestring.training.batch_results import on_host
-from shoestring.training.data.seeding import derive, seed_all
+from shoestring.training.data.own_generators import OwnGenerators
+from shoestring.training.data.seeding import derive
 from shoestring.training.data.sequential import sequential_batches
 from shoestring.training.engine.evaluation_mode import evaluation_mode
 from shoestring.training.engine.memory import Failure
@@ -87,6 +88,7 @@ def evaluate(
     for metrics that are not JSON, and for results of batches that processes could not send each other.
     """
     parts, offset, stride = loaded.parts, strategy.offset, strategy.stride
+    generators = OwnGenerators(recipe=loaded.recipe, model=model)
     batches = sequential_batches(
         dataset,
         loaded.recipe,
@@ -104,7 +106,7 @@ def evaluate(
 
     polled_batches = poll(batches, -(-len(dataset) // stride))
     if seeds_batches:
-        polled_batches = seed_batches(polled_batches, loaded.seed, offset=offset, stride=stride)
+        polled_batches = seed_batches(polled_batches, generators, loaded.seed, offset=offset, stride=stride)
     if parts.divides_evaluation:
         result_of, combine_results = _batch_functions(loaded, model)
 
@@ -122,10 +124,10 @@ def evaluate(
         if not parts.divides_evaluation:
             return as_json(results)
         if seeds_batches:  # the last batch of a process depends on the number of processes
-            seed_all(derive(loaded.seed, "evaluation", "combine"))
+            generators.seed_all(derive(loaded.seed, "evaluation", "combine"))
         return as_json(combine_results(results))
 
-    seed_all(derive(loaded.seed, "evaluation"))
+    generators.seed_all(derive(loaded.seed, "evaluation"))
     with (
         evaluation_mode(model),
         closing(batches),
@@ -152,10 +154,10 @@ def _batch_functions(
     return loss_of, lambda sums: {"loss": mean_of_sums(sums)}
 
 
-def seed_batches(batches: Pieces, seed: int, *, offset: int = 0, stride: int = 1) -> Pieces:
+def seed_batches(batches: Pieces, generators: OwnGenerators, seed: int, *, offset: int = 0, stride: int = 1) -> Pieces:
     """Yield the batches, of which these are every `stride`th from number `offset` on, each with its own seed."""
     for index, piece in enumerate(batches):
-        seed_all(derive(seed, "evaluation", offset + index * stride))
+        generators.seed_all(derive(seed, "evaluation", offset + index * stride))
         yield piece
 
 

@@ -180,7 +180,10 @@ def _follow_step(
 ) -> None:
     """Do what follows a step of the optimizer: the recipe's `after_update`, then the average of the weights."""
     if hook:
-        run_after_update(hook, state.model, seed=session.request.recipe.seed, number=number)
+        assert session.updates is not None
+        generators = session.updates.strategy.generators.own
+        assert generators is not None
+        run_after_update(hook, state.model, seed=session.request.recipe.seed, number=number, generators=generators)
         state.finish_update()
     if state.averages:
         state.averages.add()

@@ -97,6 +97,15 @@ def test_adamw_creates_its_states_in_the_first_update(trace_recipe: TraceRecipe)
     assert peak(trace) == 5 * WEIGHTS + 2 * LOSS  # foreach: the square roots of all second moments
 
 
+def test_what_follows_an_update_is_in_its_memory_and_its_operators(trace_recipe: TraceRecipe) -> None:
+    trace = trace_recipe("LinearsWithTeacher", accumulate=2)
+    assert peak(trace) == WEIGHTS + 12 * LARGEST  # the teacher, ten tensors and their mean
+    counts = operators(trace)
+    assert (
+        counts["stack"] + counts["cat"] == 2 and counts["copy_"] - operators(trace_recipe("LinearsSgd"))["copy_"] == 2
+    )
+
+
 def test_cpu_optimizer_updates_one_tensor_at_a_time(trace_recipe: TraceRecipe) -> None:
     from shoestring.hardware.probe import local_cpu
 

@@ -31,6 +31,7 @@ from shoestring.recipe.after_update import after_update_of
 from shoestring.recipe.losses import Loss, clip_norm, losses_by_stage, scalar_loss
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.techniques import adapt
+from shoestring.training.data.own_generators import LazyGenerators, OwnGenerators
 from shoestring.training.engine.after_update import run_after_update
 from shoestring.training.engine.assembly import assemble, host_model, strategy
 
@@ -99,6 +100,7 @@ def run(
         averages, shards = assembly.averages, place.shards
         recorder.label(averages.averages.values() if averages else (), "averaged weights")
         updates = strategy(assembly, shards, place.ranks, place.device, seed=loaded.seed)
+        updates.generators = LazyGenerators(unseeded := OwnGenerators())  # values do not matter
         initially_trained = [(parameter, parameter.requires_grad) for parameter in place.parameters]
         for number, loss in [(number, loss) for number in range(2) for loss in losses]:
             if loaded.parts.learning.rollout:
@@ -118,7 +120,8 @@ def run(
                 )
                 recorder.label(simulated_device.tensors(list(assembly.optimizer.state.values())), "optimizer states")
                 if hook := after_update_of(loaded.parts, loss):
-                    values.known_in(run_after_update)(hook, model, seed=loaded.seed, number=number)
+                    hook_call = values.known_in(run_after_update)
+                    hook_call(hook, model, seed=loaded.seed, number=number, generators=unseeded)
                 if averages:
                     averages.add()
             place.hooks.after_update()

@@ -31,7 +31,10 @@ class Predictor:
     _has_predicted: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
+        from shoestring.runs.predict.seeding import PredictionSeeds
+
         self.size = self.size or self.batch
+        self._seeds = PredictionSeeds(self.model)
 
     def rows(
         self, inputs: Iterable[Any], *, completed: int = 0, check: Callable[[list[Any]], None] = lambda _: None
@@ -51,28 +54,28 @@ class Predictor:
             if completed > position:
                 check(_identifiers(window, position)[: completed - position])
             if end > completed:
-                yield self._predict(window, number, position)[max(0, completed - position) :]
+                rows = self._predict(window, number, position)
+                if self._seeds.has_new():
+                    rows = self._predict(window, number, position)
+                yield rows[max(0, completed - position) :]
             position, number = end, number + 1
         if completed > position:
             check([None] * (completed - position))
 
     def _predict(self, window: list[Input], number: int, position: int) -> list[Row]:
         """Return the rows of consecutive inputs; `position` is that of their first row."""
-        from shoestring.training.data.seeding import derive, seed_host
-
-        seed = self.model.run.loaded.seed
         errors: dict[int, str] = {}
         samples: dict[int, Any] = {}
         for index, item in enumerate(window):
             if item.error is not None:
                 errors[index] = item.error
                 continue
-            seed_host(derive(seed, "sample", 0, number * self.batch + index))
+            self._seeds.seed_input(item.load, number * self.batch + index)
             try:
                 samples[index] = item.load() if item.load else None
             except Exception as error:  # noqa: BLE001  (one input must not end the others; libraries raise anything)
                 errors[index] = _describe(error)
-        answers = self._predict_samples(samples, errors, derive(seed, "prediction", number))
+        answers = self._predict_samples(samples, errors, number)
         rows: list[Row] = []
         for index, item in enumerate(window):
             values = {} if self.with_targets else {"input": item.value}
@@ -80,16 +83,15 @@ class Predictor:
             rows += _rows(item, position + len(rows), columns, errors.get(index))
         return rows
 
-    def _predict_samples(self, samples: dict[int, Any], errors: dict[int, str], seed: int) -> dict[int, Row]:
+    def _predict_samples(self, samples: dict[int, Any], errors: dict[int, str], number: int) -> dict[int, Row]:
         """Return the columns of each sample by its index, and add to `errors` those that do not fit into memory.
 
         After out-of-memory all samples are predicted again: their bits depend on which ones are predicted together.
         """
-        from shoestring.training.data.seeding import seed_all
         from shoestring.training.engine.memory import Failure, catch_out_of_memory, free_unused_memory
 
         while True:
-            seed_all(seed)
+            self._seeds.seed_batch(number)
             answers: dict[int, Row] = {}
             failed: dict[int, str] = {}
             indices = list(samples)

@@ -12,37 +12,15 @@ from shoestring.base.settings import MemoryFormat
 from shoestring.recipe.microbatches import Member, flattened
 from shoestring.recipe.parts import Parts
 from shoestring.techniques import memory_format, nested
-from shoestring.training.data.own_generators import AllStates, OwnGenerators
+from shoestring.training.data.own_generators import AllStates, LazyGenerators, OwnGenerators
 from shoestring.training.data.seeding import derive, seed_host
 
 
-class SampleRandomness:
-    """Which generators the samples of a dataset may draw from, and whether they do, as `fetch` finds out in a process.
-
-    The objects that hold generators are searched before the first batch, and again after it: some are created when
-    the first sample is fetched.
-    """
+class SampleRandomness(LazyGenerators):
+    """Which generators the samples of a dataset may draw from, and whether they do, which `fetch` finds out."""
 
     detected: bool | None = None
     """Whether samples draw random numbers; None before the first sample."""
-
-    def __init__(self) -> None:
-        self.own: OwnGenerators | None = None
-        self._is_complete = False
-
-    def search(self, dataset: Any, collate: Callable[[Any], Any]) -> OwnGenerators:
-        """Return the generators that the dataset and the collate function hold."""
-        if self.own is None:
-            self.own = OwnGenerators(dataset=dataset, collate=collate)
-        return self.own
-
-    def has_new(self, dataset: Any, collate: Callable[[Any], Any]) -> bool:
-        """Return after the first batch whether fetching it has created generators, which were not seeded."""
-        if self._is_complete:
-            return False
-        self._is_complete, before = True, self.search(dataset, collate).paths
-        self.own = OwnGenerators(dataset=dataset, collate=collate)
-        return self.own.paths != before
 
 
 def fetch(
@@ -76,7 +54,7 @@ def fetch(
             return [tensor.index_select(0, rows.to(tensor.device)) for tensor in dataset.tensors]
         randomness = randomness or SampleRandomness()
         batch = _fetch(dataset, collate, members, indices, seed, epoch, randomness)
-        if randomness.has_new(dataset, collate):
+        if randomness.has_new(dataset=dataset, collate=collate):
             batch = _fetch(dataset, collate, members, indices, seed, epoch, randomness)
         return batch
 
@@ -90,7 +68,7 @@ def _fetch(
     epoch: int,
     randomness: SampleRandomness,
 ) -> Any:
-    own = randomness.search(dataset, collate)
+    own = randomness.search(dataset=dataset, collate=collate)
     initial_states, fetch_all = AllStates(own), getattr(dataset, "__getitems__", None)
     if randomness.detected is False or (callable(fetch_all) and not randomness.detected):
         samples = fetch_all(indices) if callable(fetch_all) else [dataset[index] for index in indices]

@@ -16,7 +16,7 @@ import torch
 
 from shoestring.training.data.generators import GeneratorStates, without_arrays
 from shoestring.training.data.reachable import walk
-from shoestring.training.data.seeding import derive
+from shoestring.training.data.seeding import derive, seed_all
 
 _MASK = (1 << 63) - 1
 
@@ -89,6 +89,11 @@ class OwnGenerators:
         for item in self._generators:
             item.kind.seed(item.generator, (value + item.offset) & _MASK)
 
+    def seed_all(self, value: int) -> None:
+        """Seed these and the global generators."""
+        seed_all(value)
+        self.seed(value)
+
     def states(self) -> list[Any]:
         return [item.kind.state(item.generator) for item in self._generators]
 
@@ -98,6 +103,31 @@ class OwnGenerators:
     def restore(self, states: Sequence[Any]) -> None:
         for item, state in zip(self._generators, states, strict=True):
             item.kind.restore(item.generator, state)
+
+
+class LazyGenerators:
+    """The generators of some objects, searched before these are used, and again afterwards: the first use creates some.
+
+    With the same objects in another process, the same generators get the same seeds.
+    """
+
+    def __init__(self, own: OwnGenerators | None = None) -> None:
+        """With `own` generators no others are searched."""
+        self.own, self._is_complete = own, own is not None
+
+    def search(self, **roots: Any) -> OwnGenerators:
+        """Return the generators that the objects hold, which are searched only once."""
+        if self.own is None:
+            self.own = OwnGenerators(**roots)
+        return self.own
+
+    def has_new(self, **roots: Any) -> bool:
+        """Return after the first use whether it has created generators, which were not seeded. Later uses do not."""
+        if self._is_complete:
+            return False
+        self._is_complete, before = True, self.search(**roots).paths
+        self.own = OwnGenerators(**roots)
+        return self.own.paths != before
 
 
 class AllStates:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from collections.abc import Callable, Hashable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from shoestring.base.errors import RunError, UsageError
 from shoestring.base.settings import Settings
 from shoestring.techniques import nested
-from shoestring.training.data.generators import GeneratorStates
+from shoestring.training.data.own_generators import AllStates, OwnGenerators
 from shoestring.training.engine import foreach
 from shoestring.training.engine.memory import error_message, out_of_memory
 from shoestring.training.engine.model_tensors import ModelTensors
@@ -80,7 +81,7 @@ class CudaGraphs:
                 self._observed_kinds.clear()
             if kind not in self._observed_kinds:
                 before = ModelTensors(self._model)
-                result = _without_host_draws(lambda: work(batch, expected))
+                result = _without_host_draws(partial(work, batch, expected))
                 # A forward may set what was not set before, such as a table that it computes once.
                 _require_same(self._model, before.others_in(ModelTensors(self._model)))
                 self._observed_kinds.add(kind)
@@ -242,7 +243,7 @@ def _require_same(model: nn.Module, replaced: Iterable[str]) -> None:
 
 def _without_host_draws(work: Callable[[], Microbatch]) -> Microbatch:
     """Return the result of `work`. Raises UsageError if it drew random numbers on the host, which a graph would not."""
-    states = GeneratorStates()
+    states = AllStates(OwnGenerators(work=work))
     result = work()
     if not states.unchanged():
         raise UsageError(

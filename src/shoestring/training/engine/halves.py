@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from shoestring.recipe.microbatches import Member, flattened, split
 from shoestring.techniques import nested
-from shoestring.training.data.seeding import derive, seed_all
+from shoestring.training.data.seeding import derive
 from shoestring.training.engine.first_microbatch import FirstMicrobatch
 from shoestring.training.engine.loss_state import LossState
 from shoestring.training.engine.side_effects import Generators
@@ -69,8 +69,6 @@ class LossReport:
     """Samples depend on each other."""
     is_unseeded: bool = False
     """The loss of the same microbatch differs, although generators were seeded and the state was restored."""
-    generators: list[str] = field(default_factory=list)
-    """Generators that the loss holds."""
     changed: list[str] = field(default_factory=list)
     """What the loss changes, if its next value depends on that."""
 
@@ -79,12 +77,11 @@ class LossReport:
         """What it means that the loss is not seeded; empty if it is."""
         if not self.is_unseeded:
             return ""
-        generators = f" It holds generators of its own: {', '.join(self.generators[:3])}." if self.generators else ""
         return (
             "the loss has random numbers that Shoestring does not seed: it differs for the same microbatch with the "
-            f"same seeds.{generators} This run cannot be repeated bit for bit, and a resumed run differs from one "
-            "without an interruption. Draw them from the global generators of torch, numpy or random, which are seeded "
-            "for each update"
+            "same seeds. This run cannot be repeated bit for bit, and a resumed run differs from one without an "
+            "interruption. Draw them from the global generators of torch, numpy or random, or from a generator in an "
+            "attribute of the recipe or the model; these are seeded for each update"
         )
 
     @property
@@ -144,6 +141,8 @@ def _repeat(losses: "_Losses", whole: Sequence[Member], report: LossReport) -> N
         return isfinite(a) and isfinite(b) and abs(a - b) > error * max(_SMALL_LOSS, abs(a), abs(b))
 
     before = losses.compute([batch], [whole], 0)
+    if losses.state.has_new_generators():
+        before = losses.compute([batch], [whole], 0)
     changed = losses.state.changed()
     repeated = losses.compute([batch], [whole], 0, restores=not changed)
     if not differs(before, repeated):
@@ -152,7 +151,7 @@ def _repeat(losses: "_Losses", whole: Sequence[Member], report: LossReport) -> N
         repeated = losses.compute([batch], [whole], 0)
         report.changed = [] if differs(before, repeated) else changed
     if not report.changed:
-        report.is_unseeded, report.generators, losses.is_random = True, losses.state.generators, True
+        report.is_unseeded = losses.is_random = True
 
 
 def _compare(losses: "_Losses", whole: Sequence[Member], halves: Sequence[Sequence[Member]]) -> LossDifference | None:
@@ -193,8 +192,9 @@ class _Losses:
         """
         first = self.first
         first.poll()
-        seed_all(derive(first.seed, "halves", attempt))
-        generators = Generators(first.device)
+        own = self.state.generators
+        own.seed_all(derive(first.seed, "halves", attempt))
+        generators, own_states = Generators(first.device), own.states()
 
         def on_device() -> Iterator[tuple[Any, int]]:
             for batch, part in zip(batches, parts, strict=True):
@@ -205,9 +205,9 @@ class _Losses:
                     len(flattened(part)),
                 )
 
-        value = mean_loss(self._loss, first.model, on_device())
-        self.is_random = self.is_random or not generators.unchanged()
-        return value
+        loss = mean_loss(self._loss, first.model, on_device())
+        self.is_random = self.is_random or not (generators.unchanged() and own.unchanged(own_states))
+        return loss
 
 
 def relative_error(model: nn.Module, precision: str) -> float:

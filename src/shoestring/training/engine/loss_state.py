@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from shoestring.base.units import MIB
-from shoestring.training.data.own_generators import OwnGenerators
+from shoestring.training.data.own_generators import LazyGenerators, OwnGenerators
 from shoestring.training.data.reachable import walk
 from shoestring.training.engine.buffers import BufferBackup
 
@@ -28,7 +28,9 @@ class LossState:
     def __init__(self, model: nn.Module, loss: Callable[..., Any]) -> None:
         self._buffers = BufferBackup(model, complete=True)
         self._buffers.save()
-        self._own = OwnGenerators(loss=loss)
+        self._users = {"loss": loss, "model": model}
+        self._lazy = LazyGenerators()
+        self._own = self._lazy.search(**self._users)
         self._generators = self._own.states()
         self._model = model
         self._buffer_copies = {name: buffer.clone() for name, buffer in model.named_buffers()}
@@ -50,9 +52,13 @@ class LossState:
                 self._attributes.append((path, attributes, values))
 
     @property
-    def generators(self) -> list[str]:
-        """The generators that the loss holds."""
-        return self._own.paths
+    def generators(self) -> OwnGenerators:
+        """The generators that the loss and the model hold."""
+        return self._lazy.search(**self._users)
+
+    def has_new_generators(self) -> bool:
+        """Return after the first loss whether it has created generators, which were not seeded."""
+        return self._lazy.has_new(**self._users)
 
     def changed(self) -> list[str]:
         """Return the paths of what has changed."""
@@ -87,7 +93,7 @@ class LossState:
         self._buffers.restore()
 
     def restore_generators(self) -> None:
-        """Restore the states of the generators that the loss holds."""
+        """Restore the states of the generators that the loss and the model have held from the beginning."""
         self._own.restore(self._generators)
 
 

@@ -7,9 +7,16 @@ from torch import nn
 from torch.optim import Optimizer
 
 from shoestring.training.data.logical_shards import LogicalShards
-from shoestring.training.data.seeding import seed_all
+from shoestring.training.data.own_generators import LazyGenerators
 from shoestring.training.engine.precision import MixedPrecision
-from shoestring.training.engine.update import LossFunction, Runner, UpdateResult, add_gradients, step
+from shoestring.training.engine.update import (
+    LossFunction,
+    RepeatedUpdate,
+    Runner,
+    UpdateResult,
+    add_gradients,
+    step,
+)
 
 
 class OneProcess:
@@ -17,6 +24,8 @@ class OneProcess:
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, *, seed: int) -> None:
         self._model, self._optimizer, self._seed = model, optimizer, seed
+        self.generators = LazyGenerators()
+        """Those that the loss and the model hold."""
 
     def update(
         self,
@@ -29,17 +38,21 @@ class OneProcess:
         clip_norm: float | None = None,
         run: Runner | None = None,
         on_gradients: Callable[[], None] | None = None,
-    ) -> UpdateResult:
+    ) -> UpdateResult | RepeatedUpdate:
         """Make update number `number` over the microbatches of its only shard.
 
-        The other arguments are those of `engine.update.update`, and so are the errors.
+        The other arguments are those of `engine.update.update`, and so are the errors. Returns a RepeatedUpdate if the
+        losses have created generators, which were not seeded; only gradients and buffers have changed then.
         """
-        seed_all(LogicalShards().seed(self._seed, number, 0))
+        users = {"loss": loss, "model": self._model}
+        self.generators.search(**users).seed_all(LogicalShards().seed(self._seed, number, 0))
         for _, microbatches in shards:
             total = add_gradients(
                 self._model, loss, microbatches, samples=samples, mixed_precision=mixed_precision, run=run
             )
         assert total is not None, "an update needs at least one microbatch"
+        if self.generators.has_new(**users):
+            return RepeatedUpdate()
         return step(
             self._optimizer, total, mixed_precision=mixed_precision, clip_norm=clip_norm, on_gradients=on_gradients
         )

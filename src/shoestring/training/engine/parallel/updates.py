@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from shoestring.base.errors import UsageError
 from shoestring.training.data.logical_shards import LogicalShards
+from shoestring.training.data.own_generators import LazyGenerators
 from shoestring.training.data.seeding import seed_all
 from shoestring.training.engine import foreach
 from shoestring.training.engine.cuda_graphs import CudaGraphs
@@ -73,6 +74,8 @@ class ShardedUpdates:
         self._overlap = Overlap(self._parameters, self._buckets, ranks, device)
         self._loss_sum = torch.zeros((), device=device)
         self._sums_count = len(self._layout())
+        self.generators = LazyGenerators()
+        """Those that the loss and the model hold."""
         self.times = RankTimes(device)
 
     def update(
@@ -93,11 +96,13 @@ class ShardedUpdates:
         A model that is divided among the ranks also needs the `missing` microbatches.
 
         The other arguments are those of `engine.update.update`, and so are the errors. Returns a Failure on all ranks
-        if one of them has run out of memory, and a RepeatedUpdate if gradients were exchanged too early; only gradients
-        and buffers have changed then. Raises RanksApartError if this rank has run out of memory in the exchange.
+        if one of them has run out of memory, and a RepeatedUpdate if gradients were exchanged too early or the losses
+        have created generators, which were not seeded; only gradients and buffers have changed then. Raises
+        RanksApartError if this rank has run out of memory in the exchange.
         """
         weights: list[float] = []
-        divided = self._fully_sharded
+        divided, users = self._fully_sharded, {"loss": loss, "model": self._model}
+        own_generators = self.generators.search(**users)
         if divided:
             loss = divided.gathering(loss)
 
@@ -131,7 +136,7 @@ class ShardedUpdates:
             if divided:
                 divided.begin_update()
             for shard, batches in microbatches:
-                seed_all(self._shards.seed(self._seed, number, shard))
+                own_generators.seed_all(self._shards.seed(self._seed, number, shard))
                 self._buffers.begin_shard()
                 total = add_gradients(
                     self._model,
@@ -165,10 +170,11 @@ class ShardedUpdates:
         def facts(sums: Sums) -> list[float]:
             used = divided.used.values() if divided else ()
             present = (tensor is not None for tensor in sums[len(self._parameters) :])
-            return [*self.times.own(), *weights, *overlap.reports, *present, *self._buffers.changes, *used]
+            has_new = any(weights) and self.generators.has_new(**users)
+            return [*self.times.own(), *weights, *overlap.reports, *present, *self._buffers.changes, *used, has_new]
 
         parameters = self._count_of_gradients()
-        count = RankTimes.count + len(self._shards.own) + self._sums_count + self._buffers.count_of_others + parameters
+        count = RankTimes.count + len(own) + self._sums_count + self._buffers.count_of_others + parameters + 1
         position = divided.position if divided else None
         try:
             computed = self._ranks.call_and_gather(compute, facts, count=count, position=position)
@@ -183,11 +189,12 @@ class ShardedUpdates:
             return sums
         self.times.add([row[: RankTimes.count] for row in facts_by_rank])
         first = RankTimes.count + len(own)
-        if not overlap.end_update([row[first : first + len(self._parameters)] for row in facts_by_rank]):
+        is_exchanged = overlap.end_update([row[first : first + len(self._parameters)] for row in facts_by_rank])
+        if not is_exchanged or any(row[-1] for row in facts_by_rank):
             self._drop_gradients()
             return RepeatedUpdate()
         with ending_ranks_apart(self._ranks):
-            total = self._exchange(sums, [row[RankTimes.count :] for row in facts_by_rank], samples)
+            total = self._exchange(sums, [row[RankTimes.count : -1] for row in facts_by_rank], samples)
         self.times.clock.stop()
         if self._shards.count > 1:  # the optimizer's random numbers depend on no shard
             seed_all(self._shards.seed(self._seed, number, self._shards.count))
