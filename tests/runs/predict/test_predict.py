@@ -3,6 +3,7 @@
 import csv
 import fcntl
 import json
+import random
 import shutil
 import signal
 import subprocess
@@ -10,8 +11,10 @@ import sys
 import time
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,7 +22,10 @@ import shoestring
 from shoestring.base.errors import CheckpointError, RunError, UsageError
 from shoestring.hardware import targets
 from shoestring.recipe.finding import find
+from shoestring.recipe.inputs import Input
+from shoestring.runs.model import Model
 from shoestring.runs.predict.predict import batch_size
+from shoestring.runs.predict.predictor import Predictor
 from shoestring.runs.predict.rows import RowWriter, count_rows, identifier_text, read_ids, write_text
 from shoestring.runs.run import open_run
 from tests.runs.predict import scorer
@@ -274,6 +280,49 @@ def recipe_with(predict):
     loaded = find(str(RECIPE))
     type(loaded.recipe).predict = predict
     return loaded
+
+
+class Drawing:
+    """Its samples and predictions are what generators draw: one is created by each process, one by the first sample."""
+
+    effective_batch = 2
+
+    def __init__(self):
+        self.generator, self.numbers = random.Random(), [0.0] * 6
+
+    def model(self):
+        return torch.nn.Linear(1, 1)
+
+    def batch(self, size):
+        return torch.zeros(size, 1)
+
+    def loss(self, model, batch):
+        return model(batch).mean()
+
+    def data(self):
+        return {"train": self}
+
+    def __len__(self):
+        return len(self.numbers)
+
+    def __getitem__(self, index):
+        if not hasattr(self, "late"):
+            self.late = np.random.default_rng()
+        return torch.tensor([self.late.random()])
+
+    def predict(self, model, batch):
+        return [float(value) + self.generator.random() for value in batch]
+
+
+def test_generators_that_the_recipe_and_its_samples_hold_are_seeded(run):
+    def rows(completed):
+        opened = replace(open_run(run, {}, recipe=str(RECIPE)), loaded=find(Drawing()))
+        model = Model(run=opened, module=torch.nn.Linear(1, 1), update=None, notes=())
+        samples = opened.loaded.recipe.data()["train"]
+        inputs = [Input(load=partial(samples.__getitem__, index)) for index in range(len(samples))]
+        return list(chain.from_iterable(Predictor(model=model, batch=2).rows(inputs, completed=completed)))
+
+    assert rows(0)[2:] == rows(2) and len({row["prediction"] for row in rows(0)}) == 6
 
 
 def test_samples_need_no_inputs_of_the_recipe(run):

@@ -1,5 +1,6 @@
 """Training with CUDA graphs gives the same bits as without; without a GPU they are faked."""
 
+import random
 from contextlib import suppress
 from functools import partial
 
@@ -110,11 +111,22 @@ def test_further_shapes_run_without_graphs(monkeypatch):
     assert MAX_GRAPHS > 1
 
 
-def step(model, run):
+def step(model, run, loss=None):
     """The gradient of an update's only microbatch."""
     batches, optimizer = [({"values": torch.ones(4, 4)}, 4)], torch.optim.SGD([torch.zeros(1, requires_grad=True)])
     precision_mode = mixed_precision("fp32", CPU)
-    update(model, optimizer, squares, batches, samples=4, mixed_precision=precision_mode, run=run)
+    update(model, optimizer, loss or squares, batches, samples=4, mixed_precision=precision_mode, run=run)
+
+
+def test_drawing_from_a_generator_that_the_loss_holds_is_rejected():
+    generator = random.Random()
+    model = nn.Linear(4, 2)
+    with pytest.raises(UsageError, match="draws random numbers on the host"):
+        step(
+            model,
+            CudaGraphs(model, FakeCaptures(model)),
+            lambda model, batch: squares(model, batch) * generator.random(),
+        )
 
 
 def test_drawing_on_the_host_is_rejected():
