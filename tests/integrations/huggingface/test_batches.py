@@ -94,6 +94,41 @@ MASKS = {
     "mask_decoder_config": {"hidden_size": 8, "num_attention_heads": 1, "mlp_dim": 16, "iou_head_hidden_dim": 8},
 }
 BOTH = {"text_config": TEXT, "vision_config": {**IMAGE, "image_size": 16}}
+PATCHES = {
+    name: IMAGE[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+}
+SIGLIP_2 = {
+    "text_config": {**TEXT, "projection_size": 16},
+    "vision_config": {**PATCHES, "patch_size": 4, "num_patches": 16},
+}
+MOONSHINE = {
+    **{name: TEXT[name] for name in ("vocab_size", "hidden_size", "intermediate_size")},
+    **{f"{part}_num_hidden_layers": 1 for part in ("encoder", "decoder")},
+    **{f"{part}_num_attention_heads": 2 for part in ("encoder", "decoder")},
+    "pad_token_id": None,
+}
+SPEECH_PAIRS = {
+    **{name: TEXT[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads")},
+    "intermediate_size": 32,
+    "vocab_size": None,
+    "feature_projection_input_dim": 8,
+}
+DETECTOR_2 = {
+    "backbone_config": {
+        "model_type": "rt_detr_resnet",
+        "embedding_size": 8,
+        "hidden_sizes": [8, 8, 8, 8],
+        "depths": [1, 1, 1, 1],
+        "out_features": ["stage2", "stage3", "stage4"],
+    },
+    **dict.fromkeys(("encoder_hidden_dim", "d_model", "encoder_ffn_dim", "decoder_ffn_dim"), 16),
+    "encoder_in_channels": [8, 8, 8],
+    "decoder_in_channels": [16, 16, 16],
+    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2),
+    "decoder_layers": 2,
+    "num_queries": 12,
+    "num_denoising": 20,
+}
 EXPERTS = {**TEXT, "num_key_value_heads": 1, "num_local_experts": 2}
 LAYERS = {**TEXT, "num_hidden_layers": 2}
 """transformers 5.15 refuses a ModernBERT without layers of both kinds, global and local attention."""
@@ -121,6 +156,12 @@ KINDS: dict[tuple[str, str], tuple[dict[str, Any], dict[str, tuple[int, ...]]]] 
         {"input_values": (3, 48, 32), "labels": (3,)},
     ),
     ("detr", "DetrForObjectDetection"): (DETECTOR, {"pixel_values": (3, 3, 224, 224)}),
+    ("siglip2", "Siglip2Model"): (
+        SIGLIP_2,
+        {"input_ids": TOKENS, "pixel_values": (3, 16, 48), "pixel_attention_mask": (3, 16), "spatial_shapes": (3, 2)},
+    ),
+    ("moonshine", "MoonshineForConditionalGeneration"): (MOONSHINE, {"input_values": (3, 160_000), "labels": TOKENS}),
+    ("wav2vec2-bert", "FromTomorrow"): (SPEECH_PAIRS, {"input_features": (3, 500, 8), "labels": (3,)}),
     ("sam", "SamModel"): (MASKS, {"pixel_values": (3, 3, 32, 32), "input_boxes": (3, 1, 4)}),
 }
 """The configuration and the shapes of some entries of the batch, by model type and head."""
@@ -167,8 +208,11 @@ def is_traceable_detector() -> bool:
 def test_values_that_only_a_gpu_has_do_not_stop_a_trace(tmp_path: Path) -> None:
     """DETR matches objects on the host, and wav2vec2's CTC loss depends on the lengths of its labels."""
     detector = [("detr", "DetrForObjectDetection")] if is_traceable_detector() else []
+    detector += [("rt_detr_v2", "RTDetrV2ForObjectDetection")]
+    values = {"rt_detr_v2": DETECTOR_2, **{kind: KINDS[kind, head][0] for kind, head in KINDS}}
+    values["wav2vec2"] = SPEECH
     for kind, head in (*detector, ("wav2vec2", "Wav2Vec2ForCTC")):
-        load_recipe(tmp_path, kind, head, KINDS[kind, head][0])
+        load_recipe(tmp_path, kind, head, values[kind])
         trace = trace_recipe(forked(load(f"hf:{tmp_path}/config.json", {"seq_len": 12, "audio_seconds": 2.0})))
         assert trace.events
         frames = 2 * 16_000 // (80 * 40)

@@ -54,7 +54,10 @@ def build_batch(model_class: Any, config: Any, size: int, options: Options) -> d
     if not arguments & {"labels", "start_positions"}:
         return losses.paired(inputs)
     length, _ = text_length(config, options.seq_len)
-    return {**inputs, **_make_labels(name, arguments, inputs, size, length)}
+    labels = _make_labels(name, arguments, inputs, size, length)
+    if "decoder_input_ids" in arguments and getattr(config, "pad_token_id", None) is None:
+        labels["decoder_input_ids"] = labels["labels"].clone()  # the library makes them of labels and this token
+    return {**inputs, **labels}
 
 
 def arguments_of(model_class: Any) -> set[str]:

@@ -38,7 +38,7 @@ def find_model_class(configuration: Any, head: str | None = None) -> Any:
     """
     if head is not None:
         return _find_head(configuration, head)
-    model_class = declared_class(configuration) or next(iter(_classes(configuration).values()), None)
+    model_class = declared_class(configuration) or next(iter(_complete_classes(configuration).values()), None)
     if model_class is None:
         raise UsageError(
             f"{configuration.model_type} has no model class that hf: can train",
@@ -87,8 +87,21 @@ def _classes(configuration: Any) -> dict[str, Any]:
     return classes
 
 
+def _complete_classes(configuration: Any) -> dict[str, Any]:
+    """Return the classes for which the configuration has all sizes: one of audio may have no vocabulary for CTC."""
+    classes = _classes(configuration)
+    if getattr(configuration, "vocab_size", 0) is None:
+        classes.pop("ctc", None)
+    return classes
+
+
 def _find_head(configuration: Any, head: str) -> Any:
     classes = _classes(configuration)
+    if head == "ctc" and head not in _complete_classes(configuration) and head in classes:
+        raise UsageError(
+            f"head=ctc: the configuration of {configuration.model_type} has no vocabulary (vocab_size)",
+            hint='write the number of recognized characters into a copy of its file, such as "vocab_size": 32',
+        )
     if head in classes:
         return classes[head]
     model_class = _class_named(head)

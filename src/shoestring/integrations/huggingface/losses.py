@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from shoestring.base.errors import UsageError
@@ -28,7 +28,7 @@ def paired(inputs: dict[str, Tensor]) -> dict[str, Any]:
 
 
 def loss(
-    model: nn.Module, batch: dict[str, Any], *, loop: Loop = "shoestring", version: str | None = None
+    model: Any, batch: dict[str, Any], *, loop: Loop = "shoestring", version: str | None = None
 ) -> tuple[Tensor, Any]:
     """Return the model's own mean loss, and its outputs; or, without one, the loss of its kind of output.
 
@@ -40,7 +40,8 @@ def loss(
     if pairs:
         first = {name: tensor for name, tensor in batch.items() if not name.startswith(OTHER)}
         return _contrastive(_features(model(**first)), _features(model(**pairs))), None
-    if "input_values" in batch and "labels" in batch and batch["labels"].dim() == 2:
+    has_frames = "input_values" in batch or "input_features" in batch
+    if has_frames and "labels" in batch and batch["labels"].dim() == 2 and hasattr(model.config, "ctc_loss_reduction"):
         return _alignment(model, batch), None
     result = outputs(model, batch, loop, version)
     if getattr(result, "loss", None) is not None:

@@ -49,6 +49,8 @@ def notes(source: str, options: Options) -> list[str]:
             if takes_spectra(config)
             else f"waveforms of {options.audio_seconds:g} seconds (audio_seconds) at 16 kHz"
         )
+    if hasattr(config, "feature_projection_input_dim") and main_input == "input_features":
+        lines.append(f"spectra of {options.audio_seconds:g} seconds (audio_seconds)")
     if main_input == "pixel_values":
         lines.append("images of {} x {} pixels".format(*image_sides(config, options)))
     return [*lines, *_samples(name, arguments, main_input)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch._subclasses.fake_tensor import (
@@ -42,6 +43,15 @@ _HINTS = {
     "can't allocate memory": _HOST_MEMORY,
 }
 """Hints by a fragment of torch's message (`torch/cuda/__init__.py`, `c10/core/StorageImpl.cpp`)."""
+_VALUES = (
+    "compute it from shapes or on the host before the batch is moved; on a real GPU it would also synchronize with the"
+    " host"
+)
+_OF_TRANSFORMERS = (
+    "this is code of transformers, not of the recipe: the update of this class cannot be estimated. Of a configuration"
+    " (hf:), head= chooses another class, such as head=feature-extraction, which is the model without its loss; what"
+    " the class itself needs, `shoestring check` measures on a GPU for a recipe that uses it"
+)
 _HINT = (
     "run the recipe with a small batch on the CPU: if it fails there too, the error is in the recipe, otherwise in the"
     " simulated GPU"
@@ -60,8 +70,7 @@ def explain_errors(recorder: Recorder | None = None) -> Iterator[None]:
         raise TraceError(
             f"{error.func}{_python_syntax(error.func)} depends on a tensor's values{_location(error)}, and fake tensors"
             " on the simulated GPU have no values",
-            hint="compute it from shapes or on the host before the batch is moved; on a real GPU it would also"
-            " synchronize with the host",
+            hint=_OF_TRANSFORMERS if _is_of_transformers(error) else _VALUES,
         ) from error
     except (UnsupportedOperatorException, UnsupportedFakeTensorException) as error:
         raise TraceError(
@@ -75,6 +84,12 @@ def explain_errors(recorder: Recorder | None = None) -> Iterator[None]:
         hint = next((hint for fragment, hint in _HINTS.items() if fragment in f"{type(error).__name__} {error}"), _HINT)
         message = f"{type(error).__name__}{_location(error)}{during}: {error}"
         raise TraceError(message, problems=recorder.bounds if recorder else (), hint=hint) from error
+
+
+def _is_of_transformers(error: BaseException) -> bool:
+    """Return whether the line that read a value belongs to transformers."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_own(frame.filename)]
+    return bool(frames) and "transformers" in Path(frames[-1].filename).parts
 
 
 def _python_syntax(operator: object) -> str:

@@ -6,6 +6,7 @@ They assign predicted objects to true ones, and their encoders check in training
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -21,30 +22,62 @@ from shoestring.planning.trace.values import assumed
 
 def set_up() -> None:
     """Replace the assignment by one of the same size, and let checks pass, if the recipe has imported such models."""
-    losses = sys.modules.get("transformers.loss.loss_for_object_detection")
-    if losses is None or not hasattr(losses, "ImageLoss"):
-        return
-    losses.__dict__["linear_sum_assignment"] = _assign_in_order
-    # The number of boxes, by which the losses are divided, is read from the device.
-    _run_within(losses.ImageLoss, assumed)
-    _run_within(losses.ImageLoss, _PassingChecks)  # that boxes are not empty
     for name, module in list(sys.modules.items()):
-        if name.startswith("transformers.models.") and "detr.modeling_" in name:
-            for kind in [kind for kind in vars(module).values() if isinstance(kind, type)]:
-                if kind.__module__ == name and kind.__name__.endswith("EncoderLayer"):
-                    _run_within(kind, _PassingChecks)
+        if name.startswith("transformers.loss.") and hasattr(module, "linear_sum_assignment"):
+            module.__dict__["linear_sum_assignment"] = _assign_in_order
+            for kind in _classes(name, module, "ImageLoss", "RTDetrLoss"):
+                # The number of boxes, by which the losses are divided, is read from the device.
+                _run_within(kind, assumed)
+                _run_within(kind, _PassingChecks)  # that boxes are not empty
+        if _DETECTORS.match(name):
+            for kind in _classes(name, module, "EncoderLayer", "AIFILayer"):
+                _run_within(kind, _PassingChecks)
+            if hasattr(module, _CHECK):  # that the sizes of layers add up to the number of positions
+                module.__dict__[_CHECK] = _pass
+            if (make_groups := module.__dict__.get(_DENOISING)) is not None:
+                module.__dict__[_DENOISING] = _within(make_groups, _WholeSplits)
+
+
+_CHECK = "torch_compilable_check"
+"""The function of transformers that raises unless a condition is true."""
+_DENOISING = "get_contrastive_denoising_training_group"
+"""The function that adds noisy copies of the true objects in training: it splits the indices of those that are meant to
+be recognized, of which a trace has as many as there may be."""
+
+
+_DETECTORS = re.compile(r"transformers\.models\.\w+\.modeling_\w*(detr|d_fine|deim)")
+"""The modules of DETR and its relatives."""
+
+
+def _classes(name: str, module: Any, *endings: str) -> list[Any]:
+    """Return the classes that the module defines under such names."""
+    return [
+        kind
+        for kind in vars(module).values()
+        if isinstance(kind, type) and kind.__module__ == name and kind.__name__.endswith(endings)
+    ]
 
 
 def _run_within(kind: Any, context: Callable[[], AbstractContextManager[Any]]) -> None:
     """Let the class's `forward` run within the context."""
-    original = kind.forward
+    kind.forward = _within(kind.forward, context)
 
-    @functools.wraps(original)
-    def forward(self: Any, *arguments: Any, **options: Any) -> Any:
+
+def _within(function: Callable[..., Any], context: Callable[[], AbstractContextManager[Any]]) -> Callable[..., Any]:
+    """Return a function that runs within the context."""
+
+    @functools.wraps(function)
+    def run(*arguments: Any, **options: Any) -> Any:
         with context():
-            return original(self, *arguments, **options)
+            return function(*arguments, **options)
 
-    kind.forward = forward
+    return run
+
+
+def _pass(condition: Any, *_: Any, **__: Any) -> None:
+    """Compute whether a condition is true, as the check does, without reading it."""
+    if isinstance(condition, Tensor):
+        condition.all()
 
 
 def _assign_in_order(costs: Tensor) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -69,3 +102,14 @@ class _PassingChecks(TorchDispatchMode):
         if func is torch.ops.aten.all.default:
             self._checks.append(result)
         return result
+
+
+class _WholeSplits(TorchDispatchMode):
+    """A mode in which a tensor may have more rows than the parts into which it is split."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is torch.ops.aten.split_with_sizes.default and len(args[0]) > sum(args[1]):
+            args = (args[0][: sum(args[1])], *args[1:])
+        return func(*args, **(kwargs or {}))

@@ -236,17 +236,18 @@ class Recorder(TorchDispatchMode):
         first = len(self._bytes)
         self._bytes += sizes
         self._parts += parts
-        for step in steps:
-            match step:
-                case Op():
-                    self._append_operator(step, step.calls + self._calls, step.python_calls + self._python_calls)
-                case Alloc(offset):
-                    self._untracked.add(first + offset)
-                    self._events.append(Alloc(first + offset))
-                case Free(offset):
-                    self.free_untracked(first + offset)
-                case _:
-                    free(step)
+        append, untracked = self._events.append, self._untracked
+        for step in steps:  # millions in a model with scans: `match` and methods take most of the time
+            if isinstance(step, Op):
+                self._append_operator(step, step.calls + self._calls, step.python_calls + self._python_calls)
+            elif isinstance(step, Alloc):
+                untracked.add(first + step.storage)
+                append(Alloc(first + step.storage))
+            elif isinstance(step, Free):
+                untracked.remove(first + step.storage)
+                append(Free(first + step.storage))
+            else:
+                free(step)
         return first
 
     def count_calls(self, calls: int) -> None:
@@ -320,8 +321,9 @@ class Recorder(TorchDispatchMode):
 
     def record(self) -> tuple[tuple[Storage, ...], tuple[Event, ...]]:
         """Return the storages and the events so far; storages without a part are temporaries."""
-        storages = (Storage(size, part or "temporaries") for size, part in zip(self._bytes, self._parts, strict=True))
-        return tuple(storages), tuple(self._events)
+        pairs = list(zip(self._bytes, self._parts, strict=True))
+        distinct = {pair: Storage(pair[0], pair[1] or "temporaries") for pair in set(pairs)}
+        return tuple(map(distinct.__getitem__, pairs)), tuple(self._events)
 
     def _watched_tensors(self, tree: Any) -> list[Tensor]:
         """Return the watched tensors in an operator's arguments or results: in tuples, lists and dicts."""
@@ -333,7 +335,8 @@ class Recorder(TorchDispatchMode):
 
     def _append_operator(self, op: Op, calls: int, python_calls: int) -> None:
         """Record an operator, with the calls since the previous one."""
-        self._events.append(replace(op, calls=calls, python_calls=python_calls))
+        is_same = op.calls == calls and op.python_calls == python_calls
+        self._events.append(op if is_same else replace(op, calls=calls, python_calls=python_calls))
         self._calls = self._python_calls = 0
 
     def _record_scratch(self, steps: Iterable[int], storages: list[int]) -> None:
