@@ -1,7 +1,9 @@
 """The search over fake costs: the choice, and the few candidates that it evaluates."""
 
 import pytest
+import torch
 
+import shoestring
 from shoestring.base.errors import TraceError, UsageError
 from shoestring.base.settings import Settings
 from shoestring.hardware import targets
@@ -222,3 +224,30 @@ def test_only_promising_precisions_are_evaluated(name, precisions):
     candidates = FakeCandidates(bytes_of=bytes_per_sample(0.1), target=targets.find(name))
     search_settings(candidates)
     assert {settings.precision for settings in candidates.evaluated} == precisions
+
+
+class Even:
+    """Refuses odd batches in its own code, as timm's Mixup does."""
+
+    epochs, effective_batch = 1, 6
+
+    def model(self):
+        return torch.nn.Linear(1 << 14, 1 << 12)
+
+    def batch(self, size):
+        return torch.zeros(size, 1 << 14)
+
+    def loss(self, model, batch):
+        assert len(batch) % 2 == 0, "Batch size should be even when using this"
+        return model(batch).mean()
+
+    def data(self):
+        return [torch.zeros(1 << 14)] * 12
+
+
+def test_a_trace_of_the_recipe_decides_which_microbatches_it_takes():
+    plan = shoestring.plan(Even(), on="kaggle-t4", precision="fp32", checkpointing="no")
+    assert plan.settings.micro_batch % 2 == 0 and 6 % plan.settings.micro_batch in (0, 2)
+    assert any(
+        "every microbatch is even" in reason and "Batch size should be even" in reason for reason in plan.reasons
+    )

@@ -52,6 +52,34 @@ class Stacked:
         return TensorDataset(torch.randn(24, 3, generator=torch.Generator().manual_seed(0)))
 
 
+class Even(Stacked):
+    """Refuses odd batches, as timm's Mixup does."""
+
+    effective_batch = 12
+
+    def loss(self, model, batch):
+        value = super().loss(model, batch)
+        assert len(batch[0]) % 2 == 0 or not model.training, "Batch size should be even when using this"
+        return value
+
+
+def test_sizes_that_the_recipe_refuses_are_passed_over(tmp_path):
+    session(Even(lambda model, samples: samples <= 5 or not model.training), tmp_path / "even", {})
+    actions = [event["done"] for event in events(tmp_path / "even", "oom")]
+    assert actions == ["microbatch 6", "microbatch 3", "microbatch 2, because the recipe fails with 3"]
+    session(Even(), tmp_path / "small", {"micro_batch": 2})
+    assert light_bits(tmp_path / "even" / "light")[1] == light_bits(tmp_path / "small" / "light")[1]
+
+    class Never(Even):
+        def loss(self, model, batch):
+            if model.training and len(batch[0]) < 12:
+                raise ValueError("twelve samples")
+            return super().loss(model, batch)
+
+    with pytest.raises(RunError, match=r"the recipe fails with each smaller microbatch .* of 1: ValueError: twelve"):
+        session(Never(lambda model, samples: samples < 12 or not model.training), tmp_path / "never", {})
+
+
 def recomputed_blocks(model):
     return ["forward" in vars(block) for block in model]
 

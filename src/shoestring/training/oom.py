@@ -43,6 +43,8 @@ def recovering_update(state: TrainingState, request: SessionRequest, record: Rec
         on_out_of_memory=partial(_record_out_of_memory, record, state, "update"),
         fallback=apply_fallback,
         divisible=not state.parts.learning.whole_batch,
+        # Of several processes one alone may fail with its samples, and the others would not make another attempt.
+        skips_refused=request.ranks.size == 1,
     )
 
 

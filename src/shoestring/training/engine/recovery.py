@@ -47,6 +47,17 @@ class OutOfMemory:
         __getattr__ = instance_attributes_of("OutOfMemory")
 
 
+_OWN_ERRORS = (AssertionError, RuntimeError, ValueError)
+"""What code raises for a number of samples that it does not take, such as an odd one."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The recipe's code failed with a smaller microbatch, with this error."""
+
+    message: str
+
+
 class Attempt:
     """One attempt at an update or an evaluation: the context in which it is made.
 
@@ -54,10 +65,12 @@ class Attempt:
     it passed through, and so all their tensors, which are freed when the context has ended.
     """
 
-    def __init__(self, micro_batch: int) -> None:
-        self.micro_batch = micro_batch
+    def __init__(self, micro_batch: int, *, is_smaller: bool = False) -> None:
+        """`is_smaller`: the microbatch is no longer the one that was requested, and the recipe may refuse it."""
+        self.micro_batch, self._is_smaller = micro_batch, is_smaller
         self.result: Any = None
-        """Set in the context; a `Failure` if the attempt has run out of memory."""
+        """Set in the context; a `Failure` if the attempt has run out of memory, a `Refusal` if the recipe has raised an
+        error for a smaller microbatch."""
 
     def __enter__(self) -> Self:
         return self
@@ -66,9 +79,12 @@ class Attempt:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         message = out_of_memory_message(error) if isinstance(error, Exception) else None
-        if message is None:
+        if message is not None:
+            self.result = Failure(message)
+        elif self._is_smaller and isinstance(error, _OWN_ERRORS):
+            self.result = Refusal(f"{type(error).__name__}: {error}")
+        else:
             return False
-        self.result = Failure(message)
         return True
 
 
@@ -101,13 +117,15 @@ class Recovering:
         on_out_of_memory: Callable[[OutOfMemory], None] = lambda _: None,
         fallback: Callable[[str], str] = lambda _: "",
         divisible: bool = True,
+        skips_refused: bool = False,
     ) -> None:
         """`on_out_of_memory` is called after each failed attempt. `fallback` is called with the error message when the
         smallest microbatch does not fit: it reduces memory in another way and returns a description of it, or an empty
         string if there is no other way. An evaluation passes None as the optimizer. The microbatch of a loss that
-        compares all samples of an update is not `divisible`: then the fallback is the first way.
+        compares all samples of an update is not `divisible`: then the fallback is the first way. With `skips_refused` a
+        smaller microbatch for which the loss raises an error, such as an odd one, is passed over.
         """
-        self._divisible = divisible
+        self._divisible, self._skips_refused = divisible, skips_refused
         self._model, self._optimizer, self._mixed_precision = model, optimizer, mixed_precision
         self._on_out_of_memory, self._fallback = on_out_of_memory, fallback
         self._buffers = BufferBackup(model)
@@ -132,11 +150,16 @@ class Recovering:
         retry_with_freed_memory(self._buffers.save, "copying the model's buffers")
         scaler = self._mixed_precision.scaler
         scale = scaler.state_dict() if scaler else {}
-        overflows = 0
+        overflows, requested, failed = 0, micro_batch, micro_batch
         while True:
-            attempt = Attempt(micro_batch)
+            attempt = Attempt(micro_batch, is_smaller=self._skips_refused and micro_batch < requested)
             yield attempt
             result = attempt.result
+            if isinstance(result, Refusal):
+                discard_attempt(self._model, self._optimizer, self._mixed_precision)
+                self._buffers.restore()
+                micro_batch = self._next_accepted(result.message, micro_batch, failed)
+                continue
             if isinstance(result, Failure):
                 discard_attempt(self._model, self._optimizer, self._mixed_precision)
                 # The cache has blocks of the sizes that failed, which smaller ones would split; and a frame that has
@@ -148,7 +171,7 @@ class Recovering:
                     # not been tried: other scales round small gradients in fp16 differently.
                     scaler.load_state_dict(scale)
                     overflows = 0
-                micro_batch = self._next_micro_batch(result.message, micro_batch)
+                failed, micro_batch = micro_batch, self._next_micro_batch(result.message, micro_batch)
                 continue
             if isinstance(result, RepeatedUpdate):
                 discard_attempt(self._model, self._optimizer, self._mixed_precision)
@@ -180,6 +203,24 @@ class Recovering:
                 hint="use a smaller model, shorter samples, activation checkpointing, or a GPU with more memory",
             )
         self._on_out_of_memory(OutOfMemory(failure=failure, micro_batch=micro_batch, action=description))
+        return smaller
+
+    def _next_accepted(self, refusal: str, micro_batch: int, failed: int) -> int:
+        """Return the microbatch to try after one that the recipe refuses; `failed` is the last without memory.
+
+        Powers of two are multiples of the numbers that recipes usually require.
+        """
+        least = least_micro_batch(batch_norm=trains_batch_norm(self._model))
+        smaller = 1 << (micro_batch - 1).bit_length() - 1 if micro_batch > 1 else 0
+        if smaller < least:
+            raise RunError(
+                f"out of memory, and the recipe fails with each smaller microbatch that was tried, the last of "
+                f"{micro_batch}: {refusal}",
+                problems=describe_memory(),
+                hint="set micro_batch to a size that fits and that the recipe takes, or let its loss take other sizes",
+            )
+        action = f"microbatch {smaller}, because the recipe fails with {micro_batch}"
+        self._on_out_of_memory(OutOfMemory(failure=refusal, micro_batch=failed, action=action))
         return smaller
 
     def _smaller_scale_may_help(self, result: UpdateResult) -> bool:
