@@ -37,11 +37,14 @@ def is_notebook() -> bool:
     return shell is not None and shell.has_trait("kernel")
 
 
-def train_in_child(recipe: str, values: Mapping[str, object], request: LaunchRequest, plan: Plan | None) -> Outcome:
+def train_in_child(
+    recipe: str | object, values: Mapping[str, object], request: LaunchRequest, plan: Plan | None = None
+) -> Outcome:
     """Train in a child process, show the run meanwhile, and return the outcome. The arguments are those of `launch`.
 
     Raises UsageError or RunError with the child's message.
     """
+    assert isinstance(recipe, str)
     command = [sys.executable, "-m", "shoestring", *arguments(recipe, values, request, plan)]
     with tempfile.TemporaryFile() as messages:
         child = subprocess.Popen(

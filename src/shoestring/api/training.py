@@ -88,13 +88,16 @@ def cross_validate(
     Once all are finished, `run` also gets `out_of_fold.jsonl`, with the prediction for each sample by the model that
     was not trained on it. `disk_bytes` is the limit of the directory of each fold. With `in_child` each fold is trained
     by a child process that runs it: a function which calls another one, prints its error, and returns the exit status.
-    The other arguments and the errors are those of `train`.
+    In the kernel of a notebook, the folds of a recipe that is named are trained by child processes too. The other
+    arguments and the errors are those of `train`.
     """
     with usable_libraries():
+        from shoestring.answers import live
         from shoestring.runs.folds.cross_validation import cross_validate
 
     request = _request(locals())
-    return cross_validate(recipe, values, request, folds, in_child=in_child)
+    launch_run = live.train_in_child if isinstance(recipe, str) and live.is_notebook() else None
+    return cross_validate(recipe, values, request, folds, in_child=in_child, launch_run=launch_run)
 
 
 def _request(arguments: Mapping[str, Any]) -> LaunchRequest:

@@ -1,7 +1,7 @@
 """Evaluation of saved weights: metrics, and on request the prediction for each sample. A run is not changed."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,6 @@ from shoestring.base.display import Displayed
 from shoestring.base.errors import RunError, UsageError
 from shoestring.base.failures import exits_as_errors
 from shoestring.base.system_errors import explaining
-from shoestring.recipe.inputs import Input
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.subset import Subset
 from shoestring.recipe.whole_batch import last_batch_notes, require_whole_batch
@@ -19,6 +18,7 @@ from shoestring.runs.model import Model, load_model
 from shoestring.runs.predict.predictions import without_files
 from shoestring.runs.predict.predictor import Predictor
 from shoestring.runs.predict.rows import SUFFIXES, RowWriter, is_csv, is_row_file
+from shoestring.runs.predict.samples import labeled_inputs
 from shoestring.runs.run import Run
 from shoestring.training.checkpoint.files import replace
 from shoestring.training.data.seeded import seeded_data
@@ -189,13 +189,3 @@ def _write_rows(model: Model, parts: Mapping[str, Any], stop: "Stop", csv: bool,
                 part_column = {"part": part} if len(parts) > 1 else {}
                 writer.write([{**part_column, **without_files(row)} for row in rows])
         writer.finish()
-
-
-def labeled_inputs(loaded: LoadedRecipe, dataset: Any) -> Iterator[Input]:
-    """Yield the samples of a part, with their identifiers in the whole dataset, of which it may have only some."""
-    identify = loaded.parts.evaluation.identify
-    indices: Sequence[int] = range(len(dataset))
-    while isinstance(dataset, Subset):
-        dataset, indices = dataset.dataset, [dataset.indices[index] for index in indices]
-    for index in indices:
-        yield Input(id=identify(dataset, index) if identify else index, load=partial(dataset.__getitem__, index))

@@ -4,16 +4,21 @@ import json
 import os
 import shutil
 import signal
+import time
 
 import pytest
 import torch
 from torch.utils.data import TensorDataset
 
 import shoestring
+from shoestring.answers import live
 from shoestring.base import display
 from shoestring.base.errors import UsageError
+from shoestring.runs.folds.cross_validation import cross_validate
 from shoestring.runs.folds.outcome import metrics_of_folds
 from shoestring.runs.folds.predict import mean_of
+from shoestring.runs.train.launch import launch
+from shoestring.runs.train.session import LaunchRequest
 from shoestring.training.run_directory import fold_runs
 
 
@@ -111,9 +116,79 @@ def test_interrupted_folds_end_in_the_same_bits(unbroken, tmp_path):
     assert (run / "out_of_fold.jsonl").read_bytes() == (whole / "out_of_fold.jsonl").read_bytes()
 
 
+RECIPE = """
+import torch
+
+class Lines:
+    epochs, effective_batch = 1, 4
+
+    def model(self):
+        return torch.nn.Linear(2, 1)
+
+    def batch(self, size):
+        return torch.zeros(size, 2), torch.zeros(size)
+
+    def loss(self, model, batch):
+        return (model(batch[0])[:, 0] - batch[1]).square().mean()
+
+    def data(self):
+        return torch.utils.data.TensorDataset(torch.linspace(0, 1, 16).reshape(8, 2), torch.ones(8))
+
+    def identify(self, dataset, index):
+        return f"line {index}"
+
+    def predict(self, model, batch):
+        return model(batch[0])[:, 0]
+"""
+
+
+def test_child_processes_train_and_predict_the_folds(tmp_path, monkeypatch):
+    file, run = tmp_path / "lines.py", tmp_path / "run"
+    file.write_text(RECIPE)
+    request = LaunchRequest(run=run, started=time.monotonic(), on="cpu")
+    parent, pids = os.getpid(), tmp_path / "pids"
+
+    def in_child(work):
+        with pids.open("a") as out:
+            out.write(f"{os.getpid()}\n")
+        work()
+        return 0
+
+    outcome = cross_validate(str(file), {}, request, 2, in_child=in_child)
+    assert (outcome.status, [fold.status for fold in outcome.folds]) == ("finished", ["finished"] * 2)
+    of_children = set(map(int, pids.read_text().split()))
+    assert len(of_children) == 3 and parent not in of_children
+    assert sorted(row["id"] for row in rows(run / "out_of_fold.jsonl")) == [f"line {index}" for index in range(8)]
+
+    # The rows of `predict` have the same names, and the kernel of a notebook has a child process for each fold.
+    shoestring.predict(run, recipe=str(file), on="cpu", out=tmp_path / "mean.jsonl")
+    assert [row["id"] for row in rows(tmp_path / "mean.jsonl")] == [f"line {index}" for index in range(8)]
+    started = []
+    monkeypatch.setattr(live, "is_notebook", lambda: True)
+
+    def train(recipe, values, request):
+        started.append(values)
+        return launch(recipe, values, request)
+
+    monkeypatch.setattr(live, "train_in_child", train)
+    notebook = shoestring.cross_validate(str(file), folds=2, run=tmp_path / "notebook", on="cpu")
+    assert notebook.status == "finished" and [values["fold"] for values in started] == ["1/2", "2/2"]
+    assert (tmp_path / "notebook" / "out_of_fold.jsonl").read_bytes() == (run / "out_of_fold.jsonl").read_bytes()
+
+
 def test_one_limit_is_for_all_folds(tmp_path):
     paused = shoestring.cross_validate(Points(), folds=3, run=tmp_path / "run", on="cpu", limit_seconds=0)
     assert paused.status == "paused" and paused.folds[1].reason == "it has not begun"
+
+
+def test_a_fold_that_cannot_begin_leaves_nothing(tmp_path):
+    with pytest.raises(UsageError, match="fold=1/99: the training data has 21 samples"):
+        shoestring.cross_validate(Points(), folds=99, run=tmp_path / "run", on="cpu")
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "own").mkdir()
+    with pytest.raises(UsageError, match="fold=1/99"):
+        shoestring.train(Points(), run=tmp_path / "own", on="cpu", fold="1/99")
+    assert not list((tmp_path / "own").iterdir())
 
 
 def test_other_options_and_other_folders_are_refused(unbroken, tmp_path):
@@ -160,6 +235,9 @@ def test_predictions_are_the_mean_of_all_folds(unbroken, tmp_path):
     of_folds = [rows(tmp_path / "mean.jsonl.folds" / f"fold-{number}.jsonl") for number in (1, 2, 3)]
     for mean, *single in zip(rows(out), *of_folds, strict=True):
         assert mean["prediction"] == pytest.approx(sum(row["prediction"] for row in single) / 3)
+    models = [shoestring.load(run / f"fold-{number}", recipe=Points(), on="cpu") for number in (1, 2, 3)]
+    first = [model.predict([Points().data()[0]])[0]["prediction"] for model in models]
+    assert rows(out)[0]["prediction"] == pytest.approx(sum(first) / 3)  # of the same sample
     with pytest.raises(UsageError, match="are one file"):
         shoestring.predict(run, recipe=Points(), on="cpu", out=tmp_path / "folder")
 

@@ -77,6 +77,7 @@ def start(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print all that would be sent, contact nothing, and end.")
     ] = False,
+    folds: Annotated[int | None, typer.Option(hidden=True)] = None,
     set_: Set = None,
     config_file: Config = None,
     as_json: Json = False,
@@ -91,6 +92,13 @@ def start(
     from shoestring.answers.kaggle import preview as preview_document
     from shoestring.answers.plan import summary
 
+    if folds is not None:
+        raise UsageError(
+            "--folds: a session on Kaggle trains one run, and each fold is one",
+            hint=f"start fold after fold: shoestring kaggle start {recipe or 'RECIPE'} --set fold=1/{folds} --run "
+            f"{run}/fold-1, and so on to fold-{folds}; then `shoestring train {recipe or 'RECIPE'} --folds {folds} "
+            f"--run {run}` writes the out-of-fold predictions here",
+        )
     session: dict[str, Any] = {
         "run": run,
         "on": on,

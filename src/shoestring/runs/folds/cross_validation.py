@@ -4,9 +4,10 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shoestring.base.errors import RunError, UsageError
 from shoestring.base.streams import write_messages
@@ -22,6 +23,9 @@ from shoestring.training.session.deadline import Deadline, seconds_to_end
 from shoestring.training.session.outcome import Outcome
 from shoestring.training.session.signals import STOP_SIGNALS
 
+if TYPE_CHECKING:
+    from shoestring.runs.folds.training import Launch
+
 InChild = Callable[[Callable[[], Any]], int]
 """Runs a function, prints what it raises, and returns the exit status of the process."""
 
@@ -33,8 +37,9 @@ def cross_validate(
     count: int,
     *,
     in_child: InChild | None = None,
+    launch_run: "Launch | None" = None,
 ) -> CrossValidation:
-    """Implement `shoestring.cross_validate`.
+    """Implement `shoestring.cross_validate`. `launch_run` trains a run of this process, by default in it.
 
     With `in_child` each fold is trained by a child process, which calls it, and which is ended at the limit. This
     process must not have imported torch then.
@@ -58,7 +63,11 @@ def cross_validate(
         if outcomes[index].status == "finished":
             continue
         write_messages(f"fold {fold.number} of {count}: {fold_runs.run_of(request.run, fold).path}")
-        outcomes[index] = _train(recipe, values, _of_fold(request, fold), fold, in_child)
+        try:
+            outcomes[index] = _train(recipe, values, _of_fold(request, fold), fold, in_child, launch_run)
+        finally:
+            with suppress(OSError):
+                request.run.rmdir()  # it is empty if the first fold could not begin
         if outcomes[index].status != "finished":
             reason = f"fold {fold.number} is paused: {outcomes[index].reason}"
             break
@@ -114,12 +123,17 @@ def _place(url: str | None, fold: Fold) -> str | None:
 
 
 def _train(
-    recipe: str | object, values: Mapping[str, object], request: LaunchRequest, fold: Fold, in_child: InChild | None
+    recipe: str | object,
+    values: Mapping[str, object],
+    request: LaunchRequest,
+    fold: Fold,
+    in_child: InChild | None,
+    launch_run: "Launch | None",
 ) -> Outcome:
     def work() -> Outcome:
         from shoestring.runs.folds.training import train_fold
 
-        return train_fold(recipe, values, request, fold)
+        return train_fold(recipe, values, request, fold, *([launch_run] if launch_run else []))
 
     if in_child is None:
         return work()

@@ -12,13 +12,13 @@ from shoestring.base.streams import write_messages
 from shoestring.base.system_errors import explaining
 from shoestring.recipe.finding import find
 from shoestring.recipe.folds import Fold
-from shoestring.runs.evaluate import labeled_inputs
 from shoestring.runs.folds.training import fold_values
 from shoestring.runs.model import load_model
 from shoestring.runs.predict.digests import weights_digest
 from shoestring.runs.predict.predictions import without_files
 from shoestring.runs.predict.predictor import Predictor, Row
 from shoestring.runs.predict.rows import RowWriter
+from shoestring.runs.predict.samples import labeled_inputs
 from shoestring.runs.run import Run, open_run
 from shoestring.runs.train.session import LaunchRequest
 from shoestring.runs.train.starting import continue_run

@@ -12,6 +12,7 @@ from typing import Any
 from shoestring.base.errors import RunError, UsageError
 from shoestring.base.streams import answer_stream, write_messages
 from shoestring.base.system_errors import explaining
+from shoestring.recipe.options import LoadedRecipe
 from shoestring.runs.predict.predict import Predictions, predict
 from shoestring.runs.predict.predictor import Row
 from shoestring.runs.predict.rows import RowWriter, is_csv, is_row_file, read_rows
@@ -57,6 +58,7 @@ def predict_folds(
             write_messages(f"predicting with {run.path}")
             left = None if limit_seconds is None else max(0.0, limit_seconds - (time.monotonic() - started))
             opened = open_run(run.path, values, recipe=recipe, on=on, is_prediction=True)
+            _require_same_order(opened.loaded)
             answers.append(predict(opened, limit_seconds=left, out=file))
             if answers[-1].status == "paused":
                 break
@@ -75,6 +77,17 @@ def predict_folds(
             out=None if out is None else str(out),
             seconds=time.monotonic() - started,
             notes=tuple(notes),
+        )
+
+
+def _require_same_order(loaded: LoadedRecipe) -> None:
+    """Raise UsageError if the samples of each fold may be in another order, and nothing tells them apart."""
+    parts = loaded.parts
+    if loaded.fold is None and not parts.use.inputs and not parts.evaluation.identify:
+        raise UsageError(
+            f"{loaded.name} divides its data into folds itself, so the samples of data() may be in another order in "
+            "each fold, and their predictions cannot be averaged",
+            hint="add inputs(source), whose inputs do not depend on the fold, or identify(dataset, index)",
         )
 
 

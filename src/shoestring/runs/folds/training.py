@@ -1,7 +1,7 @@
 """Training the run of one fold, with the plan of the first."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 from shoestring.base import config
 from shoestring.recipe.finding import choose, find
@@ -15,8 +15,17 @@ from shoestring.training.run_directory.fold_runs import run_of
 from shoestring.training.run_directory.stored import StoredPlan
 from shoestring.training.session.outcome import Outcome
 
+Launch: TypeAlias = Callable[[str | object, Mapping[str, object], LaunchRequest], Outcome]
+"""Trains a run, as `runs.train.launch.launch` does in this process."""
 
-def train_fold(recipe: str | object, values: Mapping[str, object], request: LaunchRequest, fold: Fold) -> Outcome:
+
+def train_fold(
+    recipe: str | object,
+    values: Mapping[str, object],
+    request: LaunchRequest,
+    fold: Fold,
+    launch_run: Launch = launch,
+) -> Outcome:
     """Start or continue the run of a fold."""
     directory, first = RunDirectory(request.run), run_of(request.run.parent, Fold(1, fold.count))
     loaded = find(recipe, is_new=not directory.plan_file.exists())
@@ -25,7 +34,7 @@ def train_fold(recipe: str | object, values: Mapping[str, object], request: Laun
     # With copies elsewhere, the run is looked for there first.
     if stored and not directory.plan_file.exists() and request.from_url is None:
         _take_over_plan(stored, directory, loaded, of_fold, request)
-    return launch(recipe, of_fold, request)
+    return launch_run(recipe, of_fold, request)
 
 
 def fold_values(loaded: LoadedRecipe, fold: Fold) -> dict[str, object]:

@@ -4,7 +4,6 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,15 +12,14 @@ from shoestring.base.display import Displayed
 from shoestring.base.errors import RunError, TraceError, UsageError
 from shoestring.base.failures import exits_as_errors
 from shoestring.base.settings import Settings
-from shoestring.recipe.inputs import Input
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.runs.model import load_model
 from shoestring.runs.predict.digests import data_digest, weights_digest
 from shoestring.runs.predict.output import Output, open_output
 from shoestring.runs.predict.predictor import Predictor, Row
+from shoestring.runs.predict.samples import samples_of
 from shoestring.runs.run import Run
 from shoestring.training.checkpoint.files import json_digest
-from shoestring.training.data.seeded import seeded_data
 from shoestring.training.monitor.counter import Counter
 from shoestring.version import __version__
 
@@ -139,11 +137,7 @@ def make_inputs(loaded: LoadedRecipe, source: Path | Sequence[Any] | None) -> An
         return loaded.parts.use.inputs(source)
     if isinstance(source, list):
         return source
-    return [
-        Input(load=partial(dataset.__getitem__, index))
-        for dataset in seeded_data(loaded).values()
-        for index in range(len(dataset))
-    ]
+    return list(samples_of(loaded))
 
 
 def batch_size(run: Run) -> int:

@@ -12,6 +12,9 @@ from shoestring.training.run_directory import contents, own_files
 from shoestring.training.run_directory.lock import locked
 from shoestring.training.run_directory.stored import StoredPlan, StoredState
 
+_CREATED: set[Path] = set()
+"""Directories that this process has created."""
+
 
 @dataclass(frozen=True)
 class RunDirectory:
@@ -92,6 +95,8 @@ class RunDirectory:
         """
         self.refuse_links()
         try:
+            if not self.path.exists():
+                _CREATED.add(self.path)
             self.path.mkdir(parents=True, exist_ok=True)
             # Names that start with a dot are temporary files of an earlier attempt that was killed.
             names = {entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")}
@@ -136,8 +141,22 @@ class RunDirectory:
     def locked(self) -> Iterator[None]:
         """Lock the run for this process, and remove what killed processes have left.
 
+        If an error ends the context before there is a plan, the directory does not remain with nothing but the lock.
+
         Raises UsageError naming the holder if another process has the lock.
         """
         with locked(self.path):
             own_files.remove_leftovers(self.path)
-            yield
+            try:
+                yield
+            except BaseException:
+                self._remove_if_unused()
+                raise
+
+    def _remove_if_unused(self) -> None:
+        """Remove the lock, which this process holds, if the directory has nothing else, and a directory that is new."""
+        with suppress(OSError):
+            if [entry.name for entry in self.path.iterdir()] == [contents.LOCK.name]:
+                (self.path / contents.LOCK.name).unlink()
+                if self.path in _CREATED:
+                    self.path.rmdir()

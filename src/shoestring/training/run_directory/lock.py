@@ -65,6 +65,8 @@ def locked(run: Path) -> Iterator[None]:
             if error.errno not in _NO_LOCK_SUPPORT_ERRORS:
                 raise
             without_locks = True
+        if not without_locks and not _is_file(run / LOCK.name, descriptor):
+            raise UsageError(f"{run} was removed by another process", hint="repeat the command")
         if without_locks:
             with explaining(f"{run} cannot be locked", ", then train again"):
                 _create_lock_file(run, lock_file, holder)
@@ -108,6 +110,14 @@ def _lock(run: Path, descriptor: int) -> None:
             if time.monotonic() > give_up_at or not _has_lost_its_parent(holder):
                 raise _locked_error(run, holder, "wait for it, stop it, or give another --run") from error
         time.sleep(0.05)
+
+
+def _is_file(path: Path, descriptor: int) -> bool:
+    """Return whether the descriptor is that of the file: a process whose run did not begin has removed its lock."""
+    try:
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def _create_lock_file(run: Path, lock_file: Path, holder: str) -> None:
