@@ -44,7 +44,7 @@ def recovering_update(state: TrainingState, request: SessionRequest, record: Rec
         fallback=apply_fallback,
         divisible=not state.parts.learning.whole_batch,
         # Of several processes one alone may fail with its samples, and the others would not make another attempt.
-        skips_refused=request.ranks.size == 1,
+        skips_refused=request.shards.count == 1,
     )
 
 

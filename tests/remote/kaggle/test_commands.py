@@ -19,7 +19,7 @@ from tests.remote.kaggle.memory_kaggle import MemoryKaggle, make_state
 from tests.remote.kaggle.test_chain import finish
 from tests.test_api import ARGUMENTS
 
-OF_THE_COMMAND_ALONE = {"as_json", "config_file", "dry_run", "yes"}
+OF_THE_COMMAND_ALONE = {"as_json", "config_file", "dry_run", "folds", "yes"}
 NOWHERE = "http://127.0.0.1:9"
 COMMANDS = app.registered_commands
 
@@ -59,6 +59,12 @@ def test_status_has_the_documented_keys(run, run_command):
 def test_a_chain_of_another_run_is_not_continued(run, run_command):
     status, _, err = run_command("kaggle", "start", "legal", "--run", run, "--set", "epochs=3")
     assert status == 2 and "the chain trains temporal, not legal" in err and "epochs=3" in err
+
+
+def test_all_folds_are_sessions_of_their_own(run_command, tmp_path):
+    status, _, err = run_command("kaggle", "start", "shapes.py", "--folds", "5", "--run", tmp_path / "shapes")
+    assert status == 2 and "a session on Kaggle trains one run" in err
+    assert f"kaggle start shapes.py --set fold=1/5 --run {tmp_path / 'shapes'}/fold-1" in " ".join(err.split())
 
 
 @pytest.mark.parametrize("verb", ["status", "watch", "fetch", "stop", "start"])
