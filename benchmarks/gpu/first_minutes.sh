@@ -27,8 +27,11 @@ done
 mkdir -p "$OUT/tmp" && OUT=$(cd "$OUT" && pwd) || exit 2
 rm -f "$OUT"/*.json "$OUT"/*.log "$OUT"/parts.tsv
 END=$((SECONDS + SECONDS_IN_ALL))
-export PYTHONPATH=$PACKAGES:$ROOT/src:$ROOT PYTHONUNBUFFERED=1 PYTHONPYCACHEPREFIX=$OUT/tmp/pycache HF_HUB_OFFLINE=1
+export PYTHONPATH=$OUT/tmp/metadata:$PACKAGES:$ROOT/src:$ROOT PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
+export PYTHONPYCACHEPREFIX=$OUT/tmp/pycache
 cd "$ROOT" || exit 2
+# Recipes are found by the metadata of an installation, and this copy is not installed.
+rm -rf "$OUT/tmp/metadata" && "$PYTHON" -m benchmarks.gpu.metadata "$OUT/tmp/metadata"
 WHOLE_RUNS=(vqa "chart, 4 generations" legal finetune cloud)
 IS_LARGE='import sys, torch; sys.exit(torch.cuda.mem_get_info()[1] < 64 * 2**30)'
 

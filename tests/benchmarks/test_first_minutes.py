@@ -1,18 +1,21 @@
 """The script for a GPU's first ten minutes, with a fake Python, and the table of what it measured."""
 
+import importlib.metadata
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from benchmarks.gpu import metadata
 from benchmarks.gpu.summary import RESULTS
 from benchmarks.tables import gpu
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu" / "first_minutes.sh"
 PYTHON = f"""#!/usr/bin/env bash
 case "$2" in
-  benchmarks.gpu.machine) exit 1 ;;
+  benchmarks.gpu.metadata) exec {sys.executable} "$@" ;;
+  benchmarks.gpu.machine) test -e "${{PYTHONPATH%%:*}}"/shoestring-*.dist-info/entry_points.txt; exit $((2 + $?)) ;;
   benchmarks.gpu.out_of_memory) kill -ABRT $$ ;;
   benchmarks.gpu.graphs) echo '{{"environment": {{"device": "GPU", "date": "2026-11-27"}}, "rows": [{{"name": "LSTM",
     "precision": "fp16", "max_gradient_difference": 0.5, "seconds": 2.0, "graph_seconds": 1.0}}]}}' > "$4" ;;
@@ -31,8 +34,19 @@ def test_a_part_that_fails_does_not_end_the_others(tmp_path):
     assert process.returncode == 0, process.stderr
     content = json.loads((tmp_path / "out" / "first_minutes.json").read_text())
     statuses = {name: part["status"] for name, part in content["parts"].items()}
-    assert statuses == {"machine": "exit status 1", "out_of_memory": "exit status 134", "graphs": "finished"}
+    assert statuses == {"machine": "exit status 2", "out_of_memory": "exit status 134", "graphs": "finished"}
     assert "look at: LSTM in fp16: gradients differ by 0.5" in process.stdout
+
+
+def test_recipes_are_found_where_nothing_is_installed(tmp_path):
+    metadata.write(tmp_path)
+    (written,) = importlib.metadata.distributions(path=[str(tmp_path)])
+    installed = importlib.metadata.distribution("shoestring")
+    entries, expected = (
+        {(entry.group, entry.name, entry.value) for entry in each.entry_points if "recipes" in entry.group}
+        for each in (written, installed)
+    )
+    assert entries == expected and (written.name, written.version) == (installed.name, installed.version)
 
 
 def test_every_part_has_a_summary():

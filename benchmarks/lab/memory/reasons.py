@@ -7,10 +7,6 @@ _MEDIAN = "an estimate is the median for very first batches of unequal lengths; 
 REASONS: tuple[tuple[str, str], ...] = (
     (r"^(qwen3-0.6b .*attention=eager|gpt2 .*checkpointing=full|finetune 7)", _MEDIAN),
     (r"^opt-125m", "transformers leaves out a mask that masks nothing; an estimate has that of padded samples"),
-    (
-        r"^segformer-b0 (?!.*evaluation)",
-        "small buffers of indexing, and copies for layer norm in another order, split blocks otherwise",
-    ),
 )
 """Patterns of configurations' ids, and the reason."""
 

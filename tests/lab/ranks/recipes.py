@@ -159,4 +159,59 @@ class Overflowing(Text):
             Overflowing.overflows += not bool(torch.isfinite(gradient).all())
 
 
-RECIPES = {recipe.__name__: recipe for recipe in (Tokens, Plain, Blocks, PlainBlocks, Text, PlainText, Overflowing)}
+class Teacher(Overflowing):
+    """The frozen weights follow others after each update, and an attribute gets a tensor, with random numbers."""
+
+    def model(self):
+        model = super().model()
+        model.register_buffer("words", torch.zeros(()))
+        model.noise = None
+        return model
+
+    def loss(self, model, batch):
+        loss, weight = super().loss(model, batch)
+        if model.training:
+            model.words += weight
+        return (loss if model.noise is None else loss * (1 + 0.1 * model.noise)), weight
+
+    def after_update(self, model):
+        layer = model.layers[0]
+        layer.q_proj.weight.data = torch.lerp(layer.q_proj.weight, layer.v_proj.weight, 0.5)
+        model.noise = torch.rand((), device=model.words.device) + 0.01 * model.words
+        model.words.zero_()
+
+
+class RecurrentNetwork(nn.Module):
+    """Two layers of cuDNN with dropout between them, whose random state cuDNN has."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.LSTM(8, 16, 2, batch_first=True, dropout=0.2)
+        self.dropout, self.head = nn.Dropout(0.2), nn.Linear(16, 3)
+
+    def forward(self, inputs):
+        return self.head(self.dropout(self.layers(inputs)[0][:, -1]))
+
+
+class Recurrent:
+    """Classifies sequences."""
+
+    epochs, effective_batch, learning_rate, clip_norm = 4, 32, 0.05, 0.5
+
+    def model(self):
+        return RecurrentNetwork()
+
+    def batch(self, size):
+        return torch.zeros(size, 5, 8), torch.zeros(size, dtype=torch.int64)
+
+    def loss(self, model, batch):
+        return functional.cross_entropy(model(batch[0]), batch[1])
+
+    def data(self):
+        inputs = torch.randn(128, 5, 8, generator=torch.Generator().manual_seed(0))
+        whole = TensorDataset(inputs, (inputs.mean(dim=(1, 2)) > 0).long())
+        return {"train": whole, "validation": torch.utils.data.Subset(whole, range(20))}
+
+
+_CLASSES = (Tokens, Plain, Blocks, PlainBlocks, Text, PlainText, Overflowing, Teacher, Recurrent)
+RECIPES = {recipe.__name__: recipe for recipe in _CLASSES}

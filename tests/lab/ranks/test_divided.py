@@ -1,6 +1,7 @@
 """zero2 and zero3: weights divided among GPUs by FSDP2 over NCCL, compared with replicas and with the CPU."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -119,3 +120,34 @@ def test_stopped_run_ends_in_the_same_bits_on_the_same_number_of_gpus(ranks_on, 
     names = [name for name, _ in Network().named_parameters()]
     assert all(torch.equal(light[name], state["averaged"][name]) for name in names if name in light)
     assert set(names) - light.keys() <= {"head.weight"}
+
+
+RECURRENT = [(sharding, precision) for sharding in DIVIDED for precision in ("fp16", "fp32")]
+
+
+@pytest.mark.parametrize(
+    "cases", [RECURRENT[2:3], pytest.param(RECURRENT, marks=pytest.mark.slow)], ids=["some", "all"]
+)
+def test_recurrent_layers_end_in_the_same_bits_after_a_signal_and_a_kill(ranks_on, tmp_path, cases):
+    """The dropout between their layers has a random state of its own, in cuDNN."""
+    driver = ranks_on("kaggle-t4x2")
+    values = {"logical_shards": 2, "micro_batch": 8, "save_every_updates": 2}
+    runs = {
+        name: [
+            run_of(tmp_path, "Recurrent", sharding, f"{name} {precision}", precision=precision, **values)
+            for sharding, precision in cases
+        ]
+        for name in ("straight", "stopped", "killed")
+    }
+    stops = [{**run, "last_stop": "SIGTERM", "last_at": at} for run in runs["stopped"] for at in (11, 7)]
+    driver.run(2, training.train_all, runs=[*runs["straight"], *stops])
+    for run in runs["killed"]:
+        for at in (9, 16):
+            answers = driver.call(2, training.train_all, runs=[{**run, "last_stop": "SIGKILL", "last_at": at}])
+            assert answers.statuses[1] == -9 and answers.statuses[0] not in (0, None), answers.output[-3000:]
+    driver.run(2, training.train_all, runs=[*runs["stopped"], *runs["killed"]])
+    for name in ("stopped", "killed"):
+        for run, straight in zip(runs[name], runs["straight"], strict=True):
+            assert len(of_kind(Path(run["run"]), "session")) == 3
+            assert tensors(Path(run["run"])) == tensors(Path(straight["run"])), run["run"]
+            assert newest(Path(run["run"])).name == newest(Path(straight["run"])).name == "update-00000016"

@@ -1,5 +1,7 @@
 """ddp and zero1: 1, 2 and 4 GPUs end in the same bits, over NCCL, and in the numbers of the CPU."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from safetensors.torch import load
@@ -63,6 +65,53 @@ def test_numbers_of_gpus_have_equal_bits(ranks_on, tmp_path, pairs):
     fp16 = [name for name, _ in pairs[4]].index("fp16")
     # On one GPU only, and all repeat the update with a smaller scale.
     assert sum(each[fp16] > 0 for each in overflows[4]) == 1
+
+
+def test_teachers_are_equal_on_one_gpu_and_on_two(ranks_on, tmp_path):
+    """The frozen weights that the recipe changes itself, also after skipped steps, and after a stop on two GPUs."""
+    driver, fp16 = ranks_on("kaggle-l4x4"), {"precision": "fp16"}
+    alone, *two = (
+        {"recipe": "Teacher", "run": str(tmp_path / name), "values": VALUES | fp16 | {"sharding": sharding}}
+        for name, sharding in (("alone", "ddp"), ("ddp", "ddp"), ("zero1", "zero1"))
+    )
+    assert driver.run(1, training.train_all, runs=[alone])[0][0] > 0
+    driver.run(2, training.train_all, runs=[two[0], {**two[1], "last_stop": "SIGTERM", "last_at": 5}, two[1]])
+    bits = final_bits(tmp_path / "alone")
+    assert {"layers.0.q_proj.weight", "noise"} <= load(bits["model"]).keys()
+    assert [name for name in ("ddp", "zero1") if final_bits(tmp_path / name) != bits] == []
+    divided = {**alone, "run": str(tmp_path / "zero3"), "values": VALUES | {"sharding": "zero3"}}
+    answers = driver.call(2, training.train_all, runs=[divided])
+    assert answers.statuses == [1, 1] and "after_update() needs whole weights" in answers.output
+
+
+EXCHANGED = [
+    ("Overflowing", "ddp", "fp16"),
+    ("Text", "zero1", "fp32"),
+    ("Text", "ddp", "bf16"),
+    ("Overflowing", "zero1", "fp16"),
+]
+
+
+@pytest.mark.parametrize("cases", [EXCHANGED[:2], pytest.param(EXCHANGED, marks=pytest.mark.slow)], ids=["some", "all"])
+def test_exchange_during_backward_changes_no_bit(ranks_on, tmp_path, cases):
+    """In a stream beside backward, in messages of several tensors and in pieces of one."""
+    driver = ranks_on("kaggle-l4x4")
+    runs = {
+        size: [
+            {
+                "recipe": recipe,
+                "run": str(tmp_path / f"{size} {recipe} {sharding}"),
+                "values": VALUES | {"sharding": sharding, "precision": precision},
+            }
+            for recipe, sharding, precision in cases
+        ]
+        for size in (1, 2)
+    }
+    assert driver.run(1, training.train_in_small_messages, runs=runs[1]) == [[0, 0]]
+    started = driver.run(2, training.train_in_small_messages, runs=runs[2])
+    assert all(during > 40 for during, _ in started), started
+    for alone, two in zip(runs[1], runs[2], strict=True):
+        assert final_bits(Path(two["run"])) == final_bits(Path(alone["run"])), two["run"]
 
 
 def test_gpus_learn_as_processes_on_the_cpu(ranks_on, tmp_path):

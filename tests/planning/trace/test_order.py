@@ -158,3 +158,22 @@ def test_gradient_that_is_a_view_is_not_added_in_place():
     gradients = [event for event in sums if event.bytes == 3 * SAMPLES * TOKENS * WIDTH * 4]
     assert gradients and not any(event.in_place for event in gradients)
     assert accumulate_in_place(trace).events == trace.events
+
+
+class TransposedNetwork(Network):
+    """A linear layer whose input is not contiguous, so that torch adds the bias after the product."""
+
+    def forward(self, values, mask):
+        return self.classes(self.inner(values.transpose(0, 1)).mean(0))
+
+
+class Transposed(Classifier):
+    def model(self):
+        return TransposedNetwork()
+
+
+def test_bias_of_a_linear_layer_is_added_in_place():
+    trace = traced(Transposed(), "fp32")
+    sums = [event for event in trace.events if isinstance(event, Op) and event.name == "aten::add.Tensor"]
+    biases = [event for event in sums if event.bytes > 2 * SAMPLES * TOKENS * WIDTH * 4]
+    assert len(biases) == 4 and all(event.in_place for event in biases)

@@ -60,16 +60,25 @@ def test_another_layout_of_the_gradient_is_copied():
 
 def test_flash_attention_adds_in_parts_for_all_multiprocessors():
     query = meta(2, 200, 4, 64, dtype=HALF).transpose(1, 2)
-    before, after, sums = attention_scratch.flash_backward(query, query, query)
+    before, after, sums = attention_scratch.flash_backward(query, query, query, query)
     assert (before, after) == ((), (8192,))
     assert buffer_bytes(sums, DEVICES["l4"]) == (4_194_304,)
     # The variant that adds in any order has one part (`mha_bwd`).
     assert buffer_bytes(sums, DEVICES["l4"], deterministic=False) == (4_194_304 // 8,)
 
 
+def test_flash_attention_copies_a_gradient_and_an_output_in_another_layout():
+    """Those of `nn.MultiheadAttention`, in whose memory the positions come before the samples."""
+    query = meta(2, 200, 4, 64, dtype=HALF).transpose(1, 2)
+    by_position = meta(200, 2, 4, 64, dtype=HALF).permute(1, 2, 0, 3)
+    size = 2 * 200 * 4 * 64 * 2
+    assert attention_scratch.flash_backward(by_position, query, query, query)[0] == (size,)
+    assert attention_scratch.flash_backward(by_position, query, query, by_position)[0] == (size, size)
+
+
 def test_flash_attention_has_a_gradient_for_each_head_that_shares_keys():
     query, key = (meta(2, 197, count, 64, dtype=HALF).transpose(1, 2) for count in (4, 2))
-    assert attention_scratch.flash_backward(query, query, key)[1] == (8192, 201_728, 201_728)
+    assert attention_scratch.flash_backward(query, query, key, query)[1] == (8192, 201_728, 201_728)
 
 
 @pytest.mark.parametrize(

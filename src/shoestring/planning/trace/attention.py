@@ -70,13 +70,13 @@ def _attention(
     else:
         if enable_gqa and CAPABILITY.get() is not None:
             grouped_in_math.add((query.shape[1], key.shape[1]))
-        token = in_place.IN_MATH.set(CAPABILITY.get() is not None)
+        token = in_place.ADDS_IN_PLACE.set(CAPABILITY.get() is not None)
         try:
             results = aten._scaled_dot_product_attention_math(
                 query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
             )
         finally:
-            in_place.IN_MATH.reset(token)
+            in_place.ADDS_IN_PLACE.reset(token)
     output: Tensor = results[0]
     return output
 

@@ -1,8 +1,9 @@
 """The workspaces of fused attention's backward pass (torch 2.10 to 2.13).
 
-Flash attention has sums of the product of output and gradient for each query, sums of the queries' gradient in fp32, in
-parts if they are made in a fixed order, and gradients of the keys for each head of the queries that shares them
-(`mha_bwd` in `aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp`).
+Flash attention has copies of a gradient and of an output in another layout than the kernel's
+(`attention_backward.cu: _flash_attention_backward`), sums of the product of output and gradient for each query, sums
+of the queries' gradient in fp32, in parts if they are made in a fixed order, and gradients of the keys for each head of
+the queries that shares them (`mha_bwd` in `aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp`).
 
 For the memory-efficient attention `_efficient_attention_backward` in
 `aten/src/ATen/native/transformers/cuda/attention_backward.cu` runs the first kernel of a list that can compute the head
@@ -67,10 +68,13 @@ def efficient_backward(
     return copy, (*steps, workspace, ~(count + 1), ~(count + 2))
 
 
-def flash_backward(gradient: Tensor, query: Tensor, key: Tensor) -> tuple[tuple[int, ...], tuple[int, ...], SplitSum]:
+def flash_backward(
+    gradient: Tensor, query: Tensor, key: Tensor, output: Tensor
+) -> tuple[tuple[int, ...], tuple[int, ...], SplitSum]:
     """Return the steps before and after the gradients are allocated, and what the sums in parts follow from."""
     samples, heads, queries, width = query.shape
-    copy = () if gradient.transpose(1, 2).is_contiguous() else (gradient.numel() * gradient.element_size(),)
+    copied = [tensor for tensor in (gradient, output) if not tensor.transpose(1, 2).is_contiguous()]
+    copies = tuple(tensor.numel() * tensor.element_size() for tensor in copied)
     rows = samples * heads * _rounded(queries, 128)
     rounded_width = _rounded(width, 32) if width <= 192 else 256
     expanded: tuple[int, ...] = ()
@@ -78,7 +82,7 @@ def flash_backward(gradient: Tensor, query: Tensor, key: Tensor) -> tuple[tuple[
         size = samples * heads * key.shape[2] * width * key.element_size()
         expanded = (size, size)
     sums = SplitSum(rows * rounded_width * _FLOAT_BYTES, samples * heads)
-    return copy, (rows * _FLOAT_BYTES, *expanded), sums
+    return copies, (rows * _FLOAT_BYTES, *expanded), sums
 
 
 def _rounded(number: int, multiple: int) -> int:

@@ -167,6 +167,7 @@ def _open(loaded: LoadedRecipe) -> Facts:
         fused,
         kernels,
         layouts,
+        linear,
         masks,
         matching,
         recurrent,
@@ -180,8 +181,9 @@ def _open(loaded: LoadedRecipe) -> Facts:
         # When the CPU stands in for the simulated device, torch warns that the CPU's own kernels are replaced.
         warnings.simplefilter("ignore", UserWarning)
         simulated_device.set_up()
-        for module in (autocast, attention, kernels, layouts, fused, alignment, experts, masks, matching, recurrent):
+        for module in (autocast, attention, kernels, layouts, linear, fused, alignment, experts, masks, matching):
             module.set_up()
+        recurrent.set_up()
     return recipe_facts
 
 

@@ -14,9 +14,9 @@ from torch import Tensor
 
 _ATEN: Any = torch.ops.aten
 
-IN_MATH: ContextVar[bool] = ContextVar("IN_MATH", default=False)
-"""Whether torch's math implementation of attention runs, which adds its mask to the scores in place
-(`attention.cpp: _scaled_dot_product_attention_math`)."""
+ADDS_IN_PLACE: ContextVar[bool] = ContextVar("ADDS_IN_PLACE", default=False)
+"""Whether a function of torch runs that adds in place: the math implementation of attention its mask to the scores
+(`attention.cpp: _scaled_dot_product_attention_math`), a linear layer its bias to the product (`Linear.cpp: linear`)."""
 
 _ADD = _ATEN.add.Tensor
 
@@ -38,7 +38,7 @@ _NO_BACKWARD = -1
 
 def operand(func: Any, args: tuple[Any, ...]) -> Tensor | None:
     """Return the operand into which the target writes the result if nothing else needs it; None if it does not."""
-    if func is _ADD and IN_MATH.get():
+    if func is _ADD and ADDS_IN_PLACE.get():
         return _tensor(args)
     if func not in _IN_BACKWARD or torch._C._current_graph_task_id() == _NO_BACKWARD:
         return None

@@ -43,7 +43,7 @@ def scratch(func: Any, args: tuple[Any, ...]) -> Scratch:
 
 def split_sum(func: Any, args: tuple[Any, ...]) -> SplitSum | None:
     """Return what the buffer of sums in parts follows from; None if the operator has none."""
-    return attention_scratch.flash_backward(*args[:3])[2] if func is _FLASH_BACKWARD else None
+    return attention_scratch.flash_backward(*args[:3], args[4])[2] if func is _FLASH_BACKWARD else None
 
 
 def _softmax_backward(gradient: Tensor, *_: Any) -> Scratch:
@@ -226,8 +226,10 @@ def _efficient_attention_backward(
     return Scratch(*attention_scratch.efficient_backward(gradient, query, value, dropout, capability))
 
 
-def _flash_attention_backward(gradient: Tensor, query: Tensor, key: Tensor, *_: Any) -> Scratch:
-    return Scratch(*attention_scratch.flash_backward(gradient, query, key)[:2])
+def _flash_attention_backward(
+    gradient: Tensor, query: Tensor, key: Tensor, _value: Tensor, output: Tensor, *_: Any
+) -> Scratch:
+    return Scratch(*attention_scratch.flash_backward(gradient, query, key, output)[:2])
 
 
 def _bytes(tensor: Tensor) -> int:

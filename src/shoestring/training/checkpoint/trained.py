@@ -73,7 +73,7 @@ def saved_attributes(model: nn.Module, saved: Mapping[str, Any]) -> dict[str, An
 def load_attributes(model: nn.Module, saved: Mapping[str, Any]) -> None:
     """Load those tensors of the section `saved` into the attributes of the model, which `load_state_dict` ignores."""
     modules = dict(model.named_modules())
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    device = _device_of_computation(model)
     for name, value in saved_attributes(model, saved).items():
         path, _, attribute = name.rpartition(".")
         current = getattr(modules[path], attribute)
@@ -81,6 +81,12 @@ def load_attributes(model: nn.Module, saved: Mapping[str, Any]) -> None:
             current.copy_(value)
         else:
             setattr(modules[path], attribute, value.to(device if current is None else current.device, copy=True))
+
+
+def _device_of_computation(model: nn.Module) -> torch.device:
+    """Return the device that a model computes on: blocks that are offloaded have their weights in host memory."""
+    devices = [tensor.device for tensor in (*model.parameters(), *model.buffers())]
+    return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
 
 
 def frozen_digest(model: nn.Module) -> str | None:
