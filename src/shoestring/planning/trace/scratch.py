@@ -43,7 +43,10 @@ def scratch(func: Any, args: tuple[Any, ...]) -> Scratch:
 
 def split_sum(func: Any, args: tuple[Any, ...]) -> SplitSum | None:
     """Return what the buffer of sums in parts follows from; None if the operator has none."""
-    return attention_scratch.flash_backward(*args[:3], args[4])[2] if func is _FLASH_BACKWARD else None
+    if func is not _FLASH_BACKWARD:
+        return None
+    gradient, query, key, _, output = args[:5]
+    return attention_scratch.flash_backward(gradient, query, key, output)[2]
 
 
 def _softmax_backward(gradient: Tensor, *_: Any) -> Scratch:
