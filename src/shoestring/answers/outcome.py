@@ -1,12 +1,12 @@
 """The outcome of a training session, and the command for the next step."""
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from shoestring.answers import metrics
 from shoestring.answers.document import Bar, Document, Element, Inline, Metrics, Paragraph, Section, Span
 from shoestring.answers.values import count, share
+from shoestring.base import shell
 from shoestring.training.run_directory.directory import RunDirectory
 from shoestring.training.run_directory.stored import START_AGAIN
 from shoestring.training.session.outcome import Outcome
@@ -49,7 +49,7 @@ def _position(outcome: Outcome) -> str:
 
 def _next(outcome: Outcome, recipe: str, run: Path) -> str:
     if outcome.status == "finished":
-        return f"{_position(outcome)}; create the report: {shlex.join(['shoestring', 'report', str(run)])}"
+        return f"{_position(outcome)}; create the report: {shell.join(['shoestring', 'report', run])}"
     if not RunDirectory(run).plan_file.exists():  # which has the options of the run
         return START_AGAIN
-    return f"{_position(outcome)}; continue: {shlex.join(['shoestring', 'train', recipe, '--run', str(run)])}"
+    return f"{_position(outcome)}; continue: {shell.join(['shoestring', 'train', recipe, '--run', run])}"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from shoestring.base import shell
 from shoestring.base.errors import ShoestringError
 from shoestring.base.system_errors import reason as describe
 from shoestring.recipe.options import LoadedRecipe
@@ -37,7 +38,7 @@ class RecordFiles:
             update=update,
             total_updates=total_updates,
             reason=reason,
-            next=f"shoestring report {self._run.path}" if status == "finished" else self._resume_command(),
+            next=f"shoestring report {shell.quote(self._run.path)}" if status == "finished" else self._resume_command(),
             metrics=metrics,
         )
 
