@@ -11,7 +11,7 @@ from shoestring.training.run_directory.directory import RunDirectory
 from shoestring.training.run_directory.stored import START_AGAIN
 from shoestring.training.session.outcome import Outcome
 
-_LABELS = {"validation": "validation, best epoch", "test": "test, weights of the best epoch"}
+_WITHOUT_NAME = "weights of the best epoch"  # in a state of an earlier version
 
 
 def document(outcome: Outcome, recipe: str, run: Path) -> Document:
@@ -29,7 +29,8 @@ def _document(outcome: Outcome, sentence: Inline, following: Sequence[Element]) 
     pause = " Run the cell again to go on." if outcome.status == "paused" else ""
     progress = min(1.0, outcome.update / outcome.total_updates) if outcome.total_updates else 0.0
     state = Paragraph(f"{outcome.status.capitalize()}: {outcome.reason}.{pause}")
-    measured = [metrics.part(_LABELS.get(name, name), values) for name, values in outcome.metrics.items()]
+    labels = {"validation": "validation, best epoch", "test": f"test, {outcome.test_weights or _WITHOUT_NAME}"}
+    measured = [metrics.part(labels.get(name, name), values) for name, values in outcome.metrics.items()]
     return Document(
         title="Training",
         status=outcome.status,

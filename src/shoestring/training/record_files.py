@@ -30,7 +30,7 @@ class RecordFiles:
         self._presence = Presence(run.path)
 
     def state(
-        self, status: str, reason: str, *, update: int, total_updates: int, metrics: dict[str, Any]
+        self, status: str, reason: str, *, update: int, total_updates: int, metrics: dict[str, Any], test_weights: str
     ) -> StoredState:
         """Return the content of state.json, with the command to type next."""
         return StoredState(
@@ -40,6 +40,7 @@ class RecordFiles:
             reason=reason,
             next=f"shoestring report {shell.quote(self._run.path)}" if status == "finished" else self._resume_command(),
             metrics=metrics,
+            test_weights=test_weights,
         )
 
     def write_running(self, state: StoredState) -> None:

@@ -52,6 +52,7 @@ _STATE_KINDS = {
     "reason": TEXT,
     "next": TEXT,
     "metrics": OBJECT,
+    "test_weights": TEXT,
 }
 
 
@@ -268,6 +269,7 @@ class StoredState:
     next: str = ""
     """The next command to run."""
     metrics: dict[str, Any] = field(default_factory=dict)
+    test_weights: str = ""
 
     @classmethod
     def read(cls, file: Path) -> StoredState | None:
