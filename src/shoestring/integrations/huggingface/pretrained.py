@@ -127,8 +127,8 @@ def load_model(model_class: Any, folder: Path, **options: Any) -> tuple[Any, lis
     if mismatched := sorted(info["mismatched_keys"]):
         name, stored_shape, model_shape = mismatched[0]
         raise ValueError(
-            f"{len(mismatched)} of the weights have other sizes than config.json says: {name} is {list(stored_shape)}, and "
-            f"of the described model {list(model_shape)}"
+            f"{len(mismatched)} of the weights have other sizes than config.json says: {name} is {list(stored_shape)}, "
+            f"and of the described model {list(model_shape)}"
         )
     _require_finite(model)
     if unused := sorted(info["unexpected_keys"]):
