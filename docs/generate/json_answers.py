@@ -8,6 +8,7 @@ from docs.generate.markdown import code, escape, header, table
 
 from shoestring.answers.watch.view import View
 from shoestring.api import kaggle
+from shoestring.base.json_values import TABLE
 from shoestring.base.settings import Settings
 from shoestring.hardware.catalog import Target
 from shoestring.hardware.measured import MeasuredRates
@@ -100,6 +101,12 @@ _READER = Reader(
 )
 
 
+_VALUES = """
+Recipes, scripts and libraries have values that JSON lacks. These forms are the same in answers, rows of predictions,
+metrics, events and the files of a run:
+"""
+
+
 def keys_of(answer: Answer) -> tuple[Key, ...]:
     """Return the keys of the object that a command prints."""
     keys = {key.name: key for maker in answer.makers for key in _READER.keys(maker)}
@@ -120,7 +127,8 @@ def page() -> str:
         printed[answer.makers] = answer.command
     if problems:
         raise MissingDocstringError("\n".join(dict.fromkeys(problems)))
-    return "\n".join([header("JSON answers").rstrip("\n"), _INTRODUCTION, *sections])
+    values = "\n".join(["## Values of recipes", _VALUES, table(("value", "form in JSON"), TABLE)])
+    return "\n".join([header("JSON answers").rstrip("\n"), _INTRODUCTION, *sections, values])
 
 
 def _section(answer: Answer, keys: tuple[Key, ...], printed: Mapping[tuple[Maker, ...], str]) -> str:

@@ -64,6 +64,7 @@ def test_outcome_says_how_to_go_on():
     assert display.text(outcome).startswith(
         "paused at update 3 of 9: interrupted\ntest, weights of the best epoch: loss 0.5"
     )
+    assert "test, last weights: loss 0.5" in display.text(dataclasses.replace(outcome, test_weights="last weights"))
     assert "Run the cell again" not in dataclasses.replace(outcome, status="finished")._repr_html_()
     compared = dataclasses.replace(
         outcome, metrics={"test": {"comparison": {ODD: {"psnr": 30.5}, "copy": {"psnr": 1}}}}

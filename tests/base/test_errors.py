@@ -12,7 +12,7 @@ from shoestring.base.errors import (
     UsageError,
     nearest,
 )
-from shoestring.base.system_errors import explaining_below
+from shoestring.base.system_errors import explaining_below, require_present
 
 
 def test_error_text_has_problems_and_hint():
@@ -46,3 +46,22 @@ def test_system_errors_of_other_paths_stay_as_they_are(tmp_path):
     assert "dmesg" in error.value.hint
     with pytest.raises(OSError, match=r"data\.csv"):
         fail(tmp_path / "data.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("absent", "there is no directory .*absent"),
+        ("file/x", "there is no directory .*x: a part of this path is a file"),
+        ("nowhere", "nowhere is a link that leads nowhere"),
+        ("loop", "loop cannot be read: Too many levels of symbolic links"),
+        ("n" * 256, "n cannot be read: File name too long"),
+    ],
+)
+def test_reason_for_a_path_that_cannot_be_used(tmp_path, name, message):
+    (tmp_path / "file").touch()
+    (tmp_path / "nowhere").symlink_to("absent")
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(UsageError, match=message):
+        require_present(tmp_path / name, "name another")
+    require_present(tmp_path / "file", "name another")

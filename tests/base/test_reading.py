@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shoestring.base import reading
-from shoestring.base.reading import COUNT, TEXT, Kind, find_problems, number, parse_json
+from shoestring.base.reading import COUNT, TEXT, Kind, find_problems, number, parse_json, real_path
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -229,3 +229,16 @@ def test_table_is_opened_without_byte_order_mark(tmp_path):
     (tmp_path / "table").write_bytes("\ufeffa,b\r\n1,ü".encode())
     with reading.open_table(tmp_path / "table") as file:
         assert file.read() == "a,b\r\n1,ü"
+
+
+def test_links_in_a_circle_have_a_path(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "link").symlink_to("absent")
+    assert real_path(tmp_path / "loop" / "x").name == "x"
+    assert real_path(tmp_path / "link") == real_path(tmp_path) / "absent"
+
+
+def test_paths_of_users_are_not_resolved_by_pathlib():
+    of_python = {"frames.py", "reachable.py", "source.py", "private.py"}  # the folders of this Python and process
+    sources = (Path(__file__).parents[2] / "src").rglob("*.py")
+    assert {path.name for path in sources if ".resolve()" in path.read_text()} <= of_python

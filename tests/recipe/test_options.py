@@ -1,5 +1,7 @@
 import dataclasses
+import json
 
+import numpy as np
 import pytest
 
 from shoestring.base.errors import UsageError
@@ -93,3 +95,30 @@ def test_options_that_are_no_dataclass_are_explained() -> None:
     with pytest.raises(UsageError, match=r"Fixed\(options\) is not possible") as error:
         find(type("Fixed", (Mine,), {"options": WidthOptions()})())
     assert "self.options = options" in error.value.hint
+
+
+@pytest.mark.parametrize("value", [float("nan"), (1, 2), b"x", "\ud800", 10**400, object()])
+def test_defaults_that_a_plan_could_not_store_are_refused(value) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Options:
+        other: object = value
+
+    with pytest.raises(UsageError, match="the plan of a run could not store them") as refused:
+        find(_recipe_with(Options()))
+    assert refused.value.problems == (f"other is {value!r:.100} of type {type(value).__name__}",)
+
+
+def test_number_of_numpy_is_a_default() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Options:
+        epochs: int = np.int64(3)  # type: ignore[assignment]
+
+    assert json.dumps(dict(find(_recipe_with(Options())).options)).startswith('{"epochs": 3')
+
+
+def _recipe_with(options: object) -> object:
+    class Recipe(Mine):
+        def __init__(self, options: object = options) -> None:
+            self.options = options
+
+    return Recipe()

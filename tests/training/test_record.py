@@ -133,6 +133,7 @@ def test_session_that_cannot_start_keeps_the_progress(tmp_path):
         "reason": "SIGTERM",
         "next": shlex.join(["shoestring", "train", "Mine", "--run", str(tmp_path), "--on", "kaggle-t4"]),
         "metrics": {"validation": {}},
+        "test_weights": "",
     }
     assert [(entry["ended"], entry["updates"]) for entry in ledger_sessions(tmp_path)] == [("paused", 0)]
     with pytest.raises(RunError), record(tmp_path):

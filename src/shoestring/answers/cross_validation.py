@@ -1,12 +1,13 @@
 """The outcome of a cross-validation, and the metrics of its folds with their mean and spread."""
 
-import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
 from shoestring.answers.document import Cell, Column, Document, Element, Paragraph, Section, Span, Status, Table
 from shoestring.answers.metrics import is_qualifier
 from shoestring.answers.values import count, metric_text, words
 from shoestring.answers.wording import note_lines
+from shoestring.base import shell
 from shoestring.runs.folds.outcome import CrossValidation, MetricOfFolds
 from shoestring.training.session.outcome import Outcome
 
@@ -19,11 +20,11 @@ def document(outcome: CrossValidation) -> Document:
     run = outcome.run
     following = [f"out-of-fold predictions: {outcome.out_of_fold}"] if outcome.out_of_fold else []
     if outcome.finished:
-        following.append(f"create the report: {shlex.join(['shoestring', 'report', run])}")
+        following.append(f"create the report: {shell.join(['shoestring', 'report', Path(run)])}")
     else:
         folds = str(len(outcome.folds))
-        command = ["shoestring", "train", outcome.recipe, "--folds", folds, "--run", run]
-        following.append(f"repeat the same command to continue: {shlex.join(command)}")
+        command = shell.join(["shoestring", "train", outcome.recipe, "--folds", folds, "--run", Path(run)])
+        following.append(f"repeat the same command to continue: {command}")
     rows: list[list[Cell]] = [
         [f"fold {number}", Status(fold.status), _progress(fold)] for number, fold in enumerate(outcome.folds, 1)
     ]

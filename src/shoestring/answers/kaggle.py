@@ -1,11 +1,11 @@
 """A chain of sessions on Kaggle, and what would be sent."""
 
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from shoestring.answers.document import Column, Document, Element, Paragraph, Span, Table
+from shoestring.base import shell
 from shoestring.base.streams import one_line
 from shoestring.base.units import bytes_text, plural, seconds_text
 
@@ -64,7 +64,7 @@ def preview(sent: Mapping[str, Any]) -> Document:
 
 
 def _next(status: str, run: Path) -> str:
-    directory = shlex.quote(str(run))
+    directory = shell.quote(run)
     if status == "finished":
         return f"the run is in {directory}: shoestring report {directory}"
     start = f"go on: shoestring kaggle start --run {directory}"

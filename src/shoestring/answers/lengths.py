@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from shoestring.answers.document import Column, Document, Paragraph, Span, Table
+from shoestring.base import shell
 from shoestring.recipe.absent_data import Lengths
 
 _SHARES = (0.5, 0.9, 0.99)
@@ -22,6 +23,6 @@ def document(recipe: str, file: Path, lengths: Lengths) -> Document:
         sentences=[Span(title, "strong")],
         content=[
             Table([Column(), Column()], rows),
-            Paragraph(f"plan them elsewhere: shoestring plan {recipe} --set lengths={file}"),
+            Paragraph(f"plan them elsewhere: shoestring plan {recipe} --set lengths={shell.quote(file)}"),
         ],
     )

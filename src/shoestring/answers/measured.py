@@ -1,6 +1,7 @@
 """The measured rates of a device."""
 
 from shoestring.answers.document import Column, Document, Paragraph, Span, Table
+from shoestring.base import shell
 from shoestring.hardware.measured import MeasuredRates
 
 
@@ -13,6 +14,6 @@ def document(measured: MeasuredRates) -> Document:
         content=[
             Table([Column(), Column()], list(measured.summary().items())),
             *(Paragraph(f"warning: {warning}", "caution") for warning in measured.warnings),
-            Paragraph(f"plan with them: shoestring plan RECIPE --on {measured.file}"),
+            Paragraph(f"plan with them: shoestring plan RECIPE --on {shell.quote(measured.file)}"),
         ],
     )

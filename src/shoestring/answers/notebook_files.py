@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from shoestring.answers.document import Document, Paragraph
+from shoestring.base import shell
 from shoestring.base.units import bytes_text
 from shoestring.remote.notebook.writing import WrittenNotebook
 
@@ -18,8 +19,10 @@ def document(written: WrittenNotebook) -> Document:
     folder = Path(written.notebook).parent
     lines = []
     if written.wheels:
-        lines.append(f"first upload what the image lacks: kaggle datasets create -p {written.wheels}")
-    lines += [step.format(folder=folder) for step in (_KAGGLE if written.platform == "kaggle" else _COLAB)]
+        lines.append(
+            f"first upload what the image lacks: kaggle datasets create -p {shell.quote(Path(written.wheels))}"
+        )
+    lines += [step.format(folder=shell.quote(folder)) for step in (_KAGGLE if written.platform == "kaggle" else _COLAB)]
     if written.platform == "kaggle" and written.user == "USER":
         lines.append("before pushing, replace USER in kernel-metadata.json by your account, or use --user NAME")
     files = f"{written.notebook} ({bytes_text(written.bytes)}), {written.metadata}"

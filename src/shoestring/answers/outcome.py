@@ -1,17 +1,17 @@
 """The outcome of a training session, and the command for the next step."""
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from shoestring.answers import metrics
 from shoestring.answers.document import Bar, Document, Element, Inline, Metrics, Paragraph, Section, Span
 from shoestring.answers.values import count, share
+from shoestring.base import shell
 from shoestring.training.run_directory.directory import RunDirectory
 from shoestring.training.run_directory.stored import START_AGAIN
 from shoestring.training.session.outcome import Outcome
 
-_LABELS = {"validation": "validation, best epoch", "test": "test, weights of the best epoch"}
+_WITHOUT_NAME = "weights of the best epoch"  # in a state of an earlier version
 
 
 def document(outcome: Outcome, recipe: str, run: Path) -> Document:
@@ -29,7 +29,8 @@ def _document(outcome: Outcome, sentence: Inline, following: Sequence[Element]) 
     pause = " Run the cell again to go on." if outcome.status == "paused" else ""
     progress = min(1.0, outcome.update / outcome.total_updates) if outcome.total_updates else 0.0
     state = Paragraph(f"{outcome.status.capitalize()}: {outcome.reason}.{pause}")
-    measured = [metrics.part(_LABELS.get(name, name), values) for name, values in outcome.metrics.items()]
+    labels = {"validation": "validation, best epoch", "test": f"test, {outcome.test_weights or _WITHOUT_NAME}"}
+    measured = [metrics.part(labels.get(name, name), values) for name, values in outcome.metrics.items()]
     return Document(
         title="Training",
         status=outcome.status,
@@ -49,7 +50,7 @@ def _position(outcome: Outcome) -> str:
 
 def _next(outcome: Outcome, recipe: str, run: Path) -> str:
     if outcome.status == "finished":
-        return f"{_position(outcome)}; create the report: {shlex.join(['shoestring', 'report', str(run)])}"
+        return f"{_position(outcome)}; create the report: {shell.join(['shoestring', 'report', run])}"
     if not RunDirectory(run).plan_file.exists():  # which has the options of the run
         return START_AGAIN
-    return f"{_position(outcome)}; continue: {shlex.join(['shoestring', 'train', recipe, '--run', str(run)])}"
+    return f"{_position(outcome)}; continue: {shell.join(['shoestring', 'train', recipe, '--run', run])}"

@@ -6,7 +6,7 @@ from pathlib import Path
 from shoestring.answers.renderers.markup import Markup
 from shoestring.answers.renderers.page.frame import BEGINNING
 from shoestring.base.errors import UsageError
-from shoestring.base.reading import read_lines, reason
+from shoestring.base.reading import read_lines, real_path, reason
 from shoestring.base.system_errors import explaining
 from shoestring.training.checkpoint.files import replace
 
@@ -19,9 +19,9 @@ def require_output(file: Path, runs: Iterable[Path]) -> None:
     """
     if not file.parent.is_dir():
         raise UsageError(f"{file.parent} is not a directory", hint="create it, or choose another path for the page")
-    folder = file.parent.resolve()
+    folder = real_path(file.parent)
     for run in runs:
-        if folder.is_relative_to(run.resolve()):
+        if folder.is_relative_to(real_path(run)):
             raise UsageError(
                 f"{file} is in the directory of the run {run}, which is only read",
                 hint="choose a path outside of it, such as page.html",

@@ -72,6 +72,11 @@ def open_binary(path: Path, *, max_bytes: int | None = DATA_BYTES) -> BinaryIO:
     return open(path, "rb", opener=lambda *_: open_file(path, follow=True, max_bytes=max_bytes))
 
 
+def real_path(path: str | Path) -> Path:
+    """Return the absolute path without links. `Path.resolve` raises RuntimeError for links in circles before 3.13."""
+    return Path(os.path.realpath(path))  # noqa: PTH
+
+
 def is_file(path: Path) -> bool:
     """Return whether there is a file at `path`. `Path.is_file` raises OSError for a name that is too long."""
     return os.path.isfile(path)  # noqa: PTH113

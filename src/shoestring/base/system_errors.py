@@ -54,6 +54,20 @@ def explain(failure: str, error: OSError, after: str = "") -> ShoestringError:
     return kind(f"{failure}: {reason(error)}", hint=f"{remedy(error)}{after}")
 
 
+def require_present(path: Path, hint: str) -> None:
+    """Raise UsageError with the reason if there is neither a directory nor a file at `path`."""
+    try:
+        path.stat()
+    except FileNotFoundError as error:
+        is_link = path.is_symlink()
+        text = f"{path} is a link that leads nowhere" if is_link else f"there is no directory {path}"
+        raise UsageError(text, hint=hint) from error
+    except NotADirectoryError as error:
+        raise UsageError(f"there is no directory {path}: a part of this path is a file", hint=hint) from error
+    except OSError as error:  # a name that is too long, links in a circle, no permission
+        raise explain(f"{path} cannot be read", OSError(error.errno, error.strerror)) from error
+
+
 @contextmanager
 def explaining(failure: str, after: str = "") -> Iterator[None]:
     """Raise errors of the operating system in the body as `explain` returns them."""

@@ -12,6 +12,7 @@ import typer
 
 from shoestring.base import failures, streams
 from shoestring.base.errors import RunError, ShoestringError, UsageError
+from shoestring.base.json_values import encode_record
 from shoestring.base.packages.broken import broken_library
 from shoestring.base.system_errors import explain
 from shoestring.base.troubleshooting import explanation
@@ -45,7 +46,7 @@ def status_of(command: Callable[[], Any]) -> int:
 def print_answer(facts: Any, as_json: bool, document: Callable[[], Any]) -> None:
     """Print the answer: its facts as JSON, or what `document` returns, a document or several."""
     if as_json:
-        print(json.dumps(facts, indent=1, allow_nan=False), file=streams.answer_stream())
+        print(json.dumps(encode_record(facts), indent=1, allow_nan=False), file=streams.answer_stream())
         return
     from shoestring.answers.document import Document
     from shoestring.answers.renderers.terminal.console import SafeConsole

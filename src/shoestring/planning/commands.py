@@ -1,13 +1,12 @@
 """Command lines that do what a plan says."""
 
 import os
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from shoestring.base import config
+from shoestring.base import config, shell
 from shoestring.base.settings import Settings
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Platform, Target
@@ -77,7 +76,7 @@ def _command(
             words += ["--data", "OWNER/DATASET"]
     for key, value in {**config.as_json(options), **settings, **config.as_json(changes)}.items():
         words += ["--set", f"{key}={value}"]
-    return shlex.join(words)
+    return shell.join(words)
 
 
 def _in_dataset(value: Any) -> Any:

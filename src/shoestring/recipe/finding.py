@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 from shoestring.base import config
 from shoestring.base.errors import ShoestringError, UsageError, nearest
 from shoestring.base.failures import recipe_errors
-from shoestring.base.reading import is_file, is_folder
+from shoestring.base.reading import is_file, is_folder, real_path
 from shoestring.base.settings import Settings
 from shoestring.recipe import installed, lightning
 from shoestring.recipe.absent_data import split_values
@@ -111,7 +111,7 @@ def file_of(reference: str) -> Path | None:
     file = reference.partition(":")[0]
     if reference.startswith(HUGGING_FACE) or not file.endswith(".py"):
         return None
-    path = Path(file).resolve()
+    path = real_path(Path(file))
     if not is_file(path):
         raise UsageError(
             f"there is no file {path}", hint=f"the built-in recipes are {', '.join(installed.built_in_names())}"
@@ -330,9 +330,9 @@ def _find_hugging_face(source: str) -> LoadedRecipe:
     is_local = path.exists() or path.suffix == ".json"
     if is_local and not path.exists():
         raise UsageError(
-            f"there is no file {path.resolve()}", hint="use hf: with a config.json, its folder, or a name on the hub"
+            f"there is no file {real_path(path)}", hint="use hf: with a config.json, its folder, or a name on the hub"
         )
-    source = str(path.resolve()) if is_local else source
+    source = str(real_path(path)) if is_local else source
     kind = importlib.import_module(_HUGGING_FACE).recipe_class(source)
     return with_defaults(kind, HUGGING_FACE + source)
 

@@ -9,11 +9,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import NoneType
 from typing import Annotated, Any, Literal
 
 from shoestring.base import config
 from shoestring.base.errors import UsageError
 from shoestring.base.failures import recipe_errors
+from shoestring.base.json_values import NotJsonError, encode
 from shoestring.recipe.absent_data import AbsentData, Lengths, samples_of
 from shoestring.recipe.contract import datasets, require_real_data, updates_per_epoch
 from shoestring.recipe.dataset_paths import DatasetPath
@@ -462,7 +464,34 @@ def _fold_problems(recipe: object, text: str | None) -> list[str]:
     return []
 
 
+def _plain(value: Any) -> Any:
+    """Return a number of NumPy as one of Python."""
+    return value.item() if hasattr(value, "item") and getattr(value, "ndim", None) == 0 else value
+
+
+def _require_plain(loaded: LoadedRecipe, values: Mapping[str, Any]) -> None:
+    """Raise UsageError for values that the plan of a run cannot store, or would not read again as they are."""
+    kinds = (NoneType, bool, int, float, str, Path)
+    problems = []
+    for name, value in values.items():
+        try:
+            is_same = isinstance(value, Path) or (isinstance(value, kinds) and encode(value) == value)
+        except NotJsonError:
+            is_same = False
+        if not is_same:
+            problems.append(f"{name} is {value!r:.100} of type {type(value).__name__}")
+    if problems:
+        raise UsageError(
+            f"options of {loaded.name} cannot be used: the plan of a run could not store them",
+            problems=problems,
+            hint="an option is a text, a finite number, true or false, a path or None; make other values of it where "
+            "they are needed, such as a date of a text",
+        )
+
+
 def _replace_options(loaded: LoadedRecipe, values: dict[str, Any]) -> LoadedRecipe:
+    values = {name: _plain(value) for name, value in values.items()}
+    _require_plain(loaded, values)
     problems = config.too_small(values, {"epochs": 1, "effective_batch": 1, "seed": 0})
     own = own_fields(loaded)
     if "max_updates" not in own:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from shoestring.base import config
 from shoestring.base.errors import ShoestringError, UsageError
 from shoestring.base.settings import Settings
+from shoestring.base.system_errors import require_present
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Target
 from shoestring.recipe.finding import choose
@@ -210,8 +211,7 @@ def _find_weights(path: Path, *, has_recipe: bool) -> tuple[RunDirectory | None,
     from shoestring.training.checkpoint.weights import is_checkpoint, newest
 
     path = path.absolute()
-    if not path.exists():
-        raise UsageError(f"there is no directory {path}", hint="pass a run's directory, for example runs/NAME")
+    require_present(path, "pass a run's directory, for example runs/NAME")
     run = RunDirectory(path)
     if run.plan_file.exists():
         run.refuse_links()

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from shoestring.base.errors import UsageError
+from shoestring.base.json_values import NotJsonError, encode
 from shoestring.base.settings import Settings
 from shoestring.recipe import evidence
 from shoestring.recipe.losses import EVALUATION_HINT, loss_without_stage
@@ -167,7 +168,16 @@ def as_json(metrics: Any) -> dict[str, Any]:
         raise UsageError(
             f"evaluate() returned a {type(metrics).__name__}", hint='return the metrics by name: {"accuracy": 0.9}'
         )
-    return {str(name): _as_json(value, name) for name, value in metrics.items()}
+    encoded = {}
+    for name, value in metrics.items():
+        try:
+            encoded[str(name)] = encode(value, names=True)
+        except NotJsonError as error:
+            raise UsageError(
+                f"the metric {name!r} is {error}, which cannot be stored",
+                hint="evaluate() returns numbers by name, or JSON",
+            ) from None
+    return encoded
 
 
 def split_evidence(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -176,24 +186,6 @@ def split_evidence(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str
     if not isinstance(content, dict):
         return dict(metrics), {}
     return {name: value for name, value in metrics.items() if name != evidence.KEY}, content
-
-
-def _as_json(value: Any, name: object) -> Any:
-    """Return a metric as JSON: a scalar of torch or NumPy as a number, a number that is not finite as its name."""
-    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
-        value = value.item()
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(float(value))
-    if value is None or isinstance(value, str | int):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): _as_json(part, name) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_as_json(part, name) for part in value]
-    raise UsageError(
-        f"the metric {name!r} is of type {type(value).__name__}, which cannot be stored",
-        hint="evaluate() returns numbers by name, or JSON",
-    )
 
 
 def best_entry(recipe: object, history: list[dict[str, Any]]) -> dict[str, Any] | None:

@@ -84,5 +84,10 @@ def train(request: SessionRequest, library: LibraryLoop | None = None) -> Outcom
         record.trust_recipe()  # the recipe may have imported other files since
         record.session_ended(status, reason, state.update, metrics)
     return Outcome(
-        status=status, reason=reason, update=state.update, total_updates=state.total_updates, metrics=metrics
+        status=status,
+        reason=reason,
+        update=state.update,
+        total_updates=state.total_updates,
+        metrics=metrics,
+        test_weights=record.test_weights,
     )

@@ -1,13 +1,13 @@
 """Updates whose loss, gradient or weights are not finite: detecting them, and the error that names their samples."""
 
 import math
-import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from shoestring.base import shell
 from shoestring.base.errors import RunError
 from shoestring.base.system_errors import reason
 from shoestring.training.checkpoint.divided import own
@@ -30,7 +30,7 @@ def non_finite_error(
     hint = "lower the learning rate, clip gradients, or train in fp32"
     if order:
         path = request.run.failed_update(update)
-        command = shlex.join(["shoestring", "replay", str(request.run.path), "--update", str(update)])
+        command = shell.join(["shoestring", "replay", request.run.path, "--update", str(update)])
         facts: dict[str, Any] = {
             "update": update,
             "what": quantity,

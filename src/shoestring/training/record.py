@@ -83,7 +83,7 @@ class Record:
         state = run.state()
         self._has_state, before = state is not None, state or StoredState()
         self.update = self._first_update = before.update
-        self._metrics = before.metrics
+        self._metrics, self.test_weights = before.metrics, before.test_weights
         self._seconds_by_kind = {"saving": 0.0, "evaluating": 0.0}
         self._answer_seconds: dict[int, float] | None = None
         self.expect(before.total_updates)
@@ -330,7 +330,14 @@ class Record:
             )
 
     def _state(self, status: str, reason: str) -> StoredState:
-        return self._files.state(status, reason, update=self.update, total_updates=self._total, metrics=self._metrics)
+        return self._files.state(
+            status,
+            reason,
+            update=self.update,
+            total_updates=self._total,
+            metrics=self._metrics,
+            test_weights=self.test_weights,
+        )
 
     def _write_ledger(self, status: str) -> None:
         """Write the ledger, a sum of the events. It can be computed again, so a failure is no error."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from shoestring.base import shell
 from shoestring.base.errors import ShoestringError
 from shoestring.base.system_errors import reason as describe
 from shoestring.recipe.options import LoadedRecipe
@@ -29,7 +30,7 @@ class RecordFiles:
         self._presence = Presence(run.path)
 
     def state(
-        self, status: str, reason: str, *, update: int, total_updates: int, metrics: dict[str, Any]
+        self, status: str, reason: str, *, update: int, total_updates: int, metrics: dict[str, Any], test_weights: str
     ) -> StoredState:
         """Return the content of state.json, with the command to type next."""
         return StoredState(
@@ -37,8 +38,9 @@ class RecordFiles:
             update=update,
             total_updates=total_updates,
             reason=reason,
-            next=f"shoestring report {self._run.path}" if status == "finished" else self._resume_command(),
+            next=f"shoestring report {shell.quote(self._run.path)}" if status == "finished" else self._resume_command(),
             metrics=metrics,
+            test_weights=test_weights,
         )
 
     def write_running(self, state: StoredState) -> None:

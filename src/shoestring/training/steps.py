@@ -31,7 +31,7 @@ from shoestring.training.processes.steps import agreed, by_first
 from shoestring.training.save_steps import return_to_checkpoint, save_end, save_if_due, save_now
 from shoestring.training.space import require_space
 from shoestring.training.training_session import TrainingSession
-from shoestring.training.weights import load_best, save_weights, weights_for_use
+from shoestring.training.weights import LAST_WEIGHTS, load_best, save_weights, weights_for_use
 
 
 def begin(session: TrainingSession) -> None:
@@ -216,8 +216,8 @@ def finish(session: TrainingSession) -> dict[str, Any]:
         save_weights(session, "light", run.light, metrics.get("validation", {}))
     if "test" in session.data:
         best = best_entry(session.request.recipe.parts, state.history)
-        is_best_loaded = best is not None and load_best(session, best["update"], "the test metrics are of")
-        with nullcontext() if is_best_loaded else weights_for_use(session):
+        record.test_weights = load_best(session, best["update"], "the test metrics are of") if best else LAST_WEIGHTS
+        with weights_for_use(session) if record.test_weights == LAST_WEIGHTS else nullcontext():
             started_at = time.monotonic()
             metrics["test"], evidence = split_evidence(evaluate_on(session, "test"))
             describe_examples(session, "test", evidence, with_images=True)

@@ -61,24 +61,29 @@ def save_best(session: TrainingSession, metrics: dict[str, Any]) -> None:
     save_weights(session, "best", session.request.run.best, metrics)
 
 
-def load_best(session: TrainingSession, best_update: int, subject: str) -> bool:
-    """Load the best weights, which were saved after `best_update`. Returns False if they cannot be loaded.
+BEST_WEIGHTS, LAST_WEIGHTS = "weights of the best epoch", "last weights"
 
-    A note that begins with `subject` says which weights there are if those could not be saved or are damaged.
+
+def load_best(session: TrainingSession, best_update: int, subject: str) -> str:
+    """Load the best weights, which were saved after `best_update`, and return which weights the model has then.
+
+    A note that begins with `subject` says so if those could not be saved or are damaged.
     """
     record, folder = session.record, session.request.run.best
     require_best(session)
     try:
         weights = read_light(folder, session.state.model)
     except CheckpointError as error:
-        record.note(f"{subject} the last weights, not the best: {error.message}")
-        return False
+        record.note(f"{subject} the {LAST_WEIGHTS}, not the best: {error.message}")
+        return LAST_WEIGHTS
     if not weights.verified:
         record.note(UNVERIFIED.format(folder=folder))
     update = weights.facts.get("update")
-    if update != best_update:
-        record.note(f"{subject} the weights of update {update}, the best that were saved")
-    return True
+    if update == best_update:
+        return BEST_WEIGHTS
+    saved_weights = f"weights of update {update}, the best that were saved"
+    record.note(f"{subject} the {saved_weights}")
+    return saved_weights
 
 
 def require_best(session: TrainingSession) -> None:

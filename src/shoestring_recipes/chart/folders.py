@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shoestring.base.errors import UsageError
-from shoestring.base.reading import TEXT_BYTES, read_json
+from shoestring.base.reading import TEXT_BYTES, read_json, real_path
 from shoestring_recipes.chart.presentation import Presentation
 from shoestring_recipes.chart.rows import Chart, ImageFile, parse_row
 from shoestring_recipes.images import verify_image
@@ -74,7 +74,7 @@ def _parse(row: object, images: Path, presentation: Presentation) -> Chart | str
     if isinstance(chart, str):
         return chart
     try:
-        if path.resolve().parent != images.resolve():
+        if real_path(path).parent != real_path(images):
             return f"its image {name!r} is not in {images}"
         presentation.check(verify_image(path))
     except (OSError, ValueError, RuntimeError) as error:  # also a null byte in the path, or a cycle of links

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from shoestring.base.errors import DataError
 from shoestring.base.units import count_text
 from shoestring_recipes.chart.options import IMAGE_TOKENS
+from shoestring_recipes.template_limits import rendered
 
 if TYPE_CHECKING:
     from shoestring_recipes.chart.data import Charts
@@ -69,8 +70,10 @@ def prompt_lengths(charts: Charts, tokenizer: Any, image_tokens: int) -> list[in
     from shoestring_recipes.chart.training import conversation
 
     row = {"prompt": charts.presentation.messages(""), "image": None}
-    frame = tokenizer.apply_chat_template(
-        conversation(row), chat_template=template_of(tokenizer), add_generation_prompt=True, tokenize=False
+    frame = rendered(
+        lambda: tokenizer.apply_chat_template(
+            conversation(row), chat_template=template_of(tokenizer), add_generation_prompt=True, tokenize=False
+        )
     )
     fixed = (
         len(tokenizer(frame, add_special_tokens=False)["input_ids"]) + image_tokens - 1

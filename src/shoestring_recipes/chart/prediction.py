@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoestring.base.errors import UsageError
-from shoestring.base.reading import LINE_BYTES, TEXT_BYTES, parse_json, read_json, read_lines, reason
+from shoestring.base.reading import LINE_BYTES, TEXT_BYTES, parse_json, read_json, read_lines, real_path, reason
 from shoestring.base.units import bytes_text
 from shoestring.recipe.inputs import Input
 from shoestring_recipes.chart.answers import parse_tag
@@ -126,8 +126,8 @@ def _parse_row(row: Any, *, locate: Locate, presentation: Presentation) -> Input
 def _locate_inside(folder: Path, name: Any, field: str) -> Path:
     """Return the path of an image of a file in `folder`. Raises ValueError if it is elsewhere."""
     images = folder / "png" if field == "imgname" and (folder / "png").is_dir() else folder
-    path = (images / str(name)).resolve()
-    if not path.is_relative_to(images.resolve()):
+    path = real_path(images / str(name))
+    if not path.is_relative_to(real_path(images)):
         raise ValueError(f"its image {name!r} is not in {images}")
     return path
 

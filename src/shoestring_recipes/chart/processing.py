@@ -5,6 +5,7 @@ The processor is assembled from its parts, because the complete one has a video 
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from shoestring.integrations.huggingface import versions
 from shoestring.integrations.huggingface.vocabularies import train_byte_level
 from shoestring_recipes.chart.data import Charts
 from shoestring_recipes.chart.presentation import LEAST_TOKENS, TOKEN_SIDE
+from shoestring_recipes.template_limits import rendered
 
 SPECIAL_TOKENS = (
     "<|endoftext|>",
@@ -61,7 +63,8 @@ def build_processor(tokenizer: Any, image_tokens: int, *, keeps_aspect: bool = F
 def encode_prompts(processor: Any, conversations: list[list[dict[str, Any]]]) -> Any:
     """Return the inputs of the model for conversations with one image each, padded on the side of the tokenizer."""
     # In two steps: the names of the arguments that `apply_chat_template` passes on differ between versions.
-    texts = processor.apply_chat_template(conversation=conversations, add_generation_prompt=True, tokenize=False)
+    apply = partial(processor.apply_chat_template, add_generation_prompt=True, tokenize=False)
+    texts = [rendered(partial(apply, conversation=messages)) for messages in conversations]
     images = [
         part["image"] for messages in conversations for message in messages for part in message["content"]
         if part["type"] == "image"

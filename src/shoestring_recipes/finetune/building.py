@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from shoestring.base.errors import UsageError
-from shoestring.base.reading import regular_file_size
+from shoestring.base.reading import real_path, regular_file_size
 from shoestring.integrations.huggingface import Options as ModelOptions
 from shoestring.integrations.huggingface import attention, configuration, pretrained
 from shoestring.integrations.huggingface.build import choose_attention, fix_random_parts
@@ -53,7 +53,7 @@ def find_source(options: Options, *, weights: bool = False) -> Source:
     label = f"model={options.model}"
     if isinstance(options.model, Path) and options.model.suffix == _GGUF:
         try:
-            regular_file_size(options.model.resolve())
+            regular_file_size(real_path(options.model))
         except (OSError, ValueError) as error:
             raise UsageError(f"{label} cannot be read: {error}", hint="give the path of a GGUF file") from error
         return Source(label=label, folder=options.model.parent, gguf=options.model.name)

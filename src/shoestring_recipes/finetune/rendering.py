@@ -17,10 +17,10 @@ from shoestring.base.errors import DataError, UsageError
 from shoestring.base.units import count_text
 from shoestring_recipes.finetune import calls, marks, templates
 from shoestring_recipes.finetune.encoding import Encoder, Written
-from shoestring_recipes.finetune.limits import TemplateLimitError, limited, require_fast
 from shoestring_recipes.finetune.rows import Completion, Conversation, Message, Pair, Row, Text
 from shoestring_recipes.finetune.samples import PairSample, Sample
 from shoestring_recipes.rows import MAX_LISTED
+from shoestring_recipes.template_limits import TemplateLimitError, rendered, require_fast
 
 if TYPE_CHECKING:
     import numpy
@@ -346,15 +346,15 @@ class Renderer:
 
     def _apply(self, messages: Sequence[Message], tools: Tools, template: str, *, add_generation_prompt: bool) -> str:
         prepared = [self._prepared(message) for message in messages]
-        with limited():
-            text = self._tokenizer.apply_chat_template(
+        return rendered(
+            lambda: self._tokenizer.apply_chat_template(
                 prepared,
                 tools=[dict(tool) for tool in tools] if tools else None,
                 chat_template=template,
                 tokenize=False,
                 add_generation_prompt=add_generation_prompt,
             )
-        return str(text)
+        )
 
     def _prepared(self, message: Message) -> dict[str, Any]:
         """Return a message as the template needs it."""
@@ -370,12 +370,11 @@ class Renderer:
     @cached_property
     def _takes_text_arguments(self) -> bool:
         def write(messages: Sequence[Message], _: bool) -> str:
-            with limited():
-                return str(
-                    self._tokenizer.apply_chat_template(
-                        messages, tools=[_TOOL], chat_template=self._chat_template([_TOOL]), tokenize=False
-                    )
+            return rendered(
+                lambda: self._tokenizer.apply_chat_template(
+                    messages, tools=[_TOOL], chat_template=self._chat_template([_TOOL]), tokenize=False
                 )
+            )
 
         return templates.needs_text_arguments(write)
 

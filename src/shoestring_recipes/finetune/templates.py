@@ -16,8 +16,8 @@ import jinja2
 from shoestring.base.errors import UsageError
 from shoestring.base.reading import read_bytes, reason
 from shoestring.base.units import MIB
-from shoestring_recipes.finetune.limits import TemplateLimitError
 from shoestring_recipes.finetune.rows import Message
+from shoestring_recipes.template_limits import TemplateLimitError
 
 Write: TypeAlias = Callable[[Sequence[Message], bool], str]
 """Returns the text of messages; the flag asks for the generation prompt, which begins an answer, at its end."""

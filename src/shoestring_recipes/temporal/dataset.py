@@ -10,6 +10,7 @@ import pandas as pd
 import torch
 
 from shoestring.base.errors import DataError
+from shoestring.base.reading import real_path
 from shoestring_recipes.one_class import one_class_notes
 from shoestring_recipes.rows import BadRows, OnBadRows
 from shoestring_recipes.temporal.bars import SAMPLE, load_sample_bars, read_bars
@@ -48,7 +49,7 @@ def load_bars(path: Path | None, sampling: Sampling) -> "LabeledBars":
     file: Path | None = None
     version: tuple[tuple[str, int, int], ...] = ()
     if path is not None:
-        file = Path(path).resolve()
+        file = real_path(Path(path))
         try:
             files = [exported.path for exported in find_files(file)] if file.is_dir() else [file]
             version = tuple((path.name, path.stat().st_mtime_ns, path.stat().st_size) for path in files)

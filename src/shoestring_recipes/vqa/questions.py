@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from shoestring.base.errors import DataError
-from shoestring.base.reading import LINE_BYTES, read_lines, reason
+from shoestring.base.reading import LINE_BYTES, read_lines, real_path, reason
 from shoestring.recipe.inputs import Input
 from shoestring_recipes.images import open_image
 from shoestring_recipes.rows import character_problem
@@ -48,7 +48,7 @@ class Questions:
         return self._parse_rows(_read_lines(file), self.images or file.parent)
 
     def _parse_rows(self, rows: Iterable[Any], folder: Path | None) -> Iterator[Input]:
-        resolved = folder and folder.resolve()
+        resolved = folder and real_path(folder)
         for item in rows:
             row: Any = {}
             try:

@@ -16,7 +16,7 @@ from typing import Any
 from PIL import Image
 
 from shoestring.base.errors import DataError
-from shoestring.base.reading import LINE_BYTES, TEXT_BYTES, number, parse_json, read_bytes, reason
+from shoestring.base.reading import LINE_BYTES, TEXT_BYTES, number, parse_json, read_bytes, real_path, reason
 from shoestring.base.units import count_text
 from shoestring.hardware.probe import cores
 from shoestring_recipes.images import open_image
@@ -48,7 +48,7 @@ def read(data: Path, images: Path | None, bad_rows: BadRows, *, takes_incomplete
     numbered = [(position, line) for position, line in enumerate(lines, start=1) if line.strip()]
     if not numbered:
         raise DataError(f"{file} has no rows", hint="each line must be a JSON object")
-    folder = (images or file.parent).resolve()
+    folder = real_path(images or file.parent)
     with ThreadPoolExecutor(cores()) as threads:
         results = list(
             threads.map(
@@ -159,7 +159,7 @@ def _parse_sample(line: bytes, folder: Path, *, takes_incomplete: bool) -> Sampl
 def resolve_inside(folder: Path, name: str) -> Path:
     """Return the path of a file in `folder` with links resolved. Raises ValueError where it is outside the folder."""
     try:
-        path = (folder / name).resolve()
+        path = real_path(folder / name)
     except (ValueError, OSError, RuntimeError) as error:  # a null byte, or a cycle of links
         raise ValueError(f"image_path {name!r} is no path: {error}") from error
     if not path.is_relative_to(folder):

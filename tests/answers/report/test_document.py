@@ -189,8 +189,8 @@ def test_text_from_files_is_escaped(tmp_path):
 
 
 def test_directory_without_a_run_is_a_usage_error(tmp_path):
-    for path in (tmp_path, tmp_path / "absent"):
-        with pytest.raises(UsageError, match="is not a run directory") as error:
+    for path, message in ((tmp_path, "is not a run directory"), (tmp_path / "absent", "there is no directory")):
+        with pytest.raises(UsageError, match=message) as error:
             write(path)
         assert "shoestring train" in error.value.hint
     assert not list(tmp_path.iterdir())

@@ -72,13 +72,13 @@ def test_run_that_is_being_planned(tmp_path):
         runs.just_started(run)
         assert watcher.view().status == "running"
         shutil.rmtree(run)
-    with pytest.raises(UsageError, match="is not a run directory"):
+    with pytest.raises(UsageError, match="there is no directory"):
         watcher.view()
 
 
 def test_directory_without_a_run(tmp_path):
-    for path in (tmp_path, tmp_path / "absent"):
-        with pytest.raises(UsageError, match="is not a run directory"):
+    for path, message in ((tmp_path, "is not a run directory"), (tmp_path / "absent", "there is no directory")):
+        with pytest.raises(UsageError, match=message):
             Watcher(path)
 
 

@@ -43,6 +43,13 @@ def test_metadata_is_ready_to_push(tmp_path, on, machine_shape):
     assert (tmp_path / metadata["code_file"]).exists()
 
 
+@pytest.mark.parametrize("user", ["../x", "", "me/other", "me\n", "-x"])
+def test_user_is_the_name_of_an_account(tmp_path, user):
+    with pytest.raises(UsageError, match="not the name of an account on Kaggle"):
+        shoestring.notebook("temporal", out=tmp_path, user=user)
+    assert not list(tmp_path.iterdir())
+
+
 def test_options_that_stand_for_data_in_plans_are_not_written(tmp_path):
     shoestring.notebook("legal", out=tmp_path / "a", rows="500", epochs="2", data="/kaggle/input/law")
     text = (tmp_path / "a" / "notebook.ipynb").read_text()

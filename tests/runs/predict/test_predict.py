@@ -1,8 +1,10 @@
 """Rows for new inputs: complete, in order, in constant memory, whatever interrupts the command."""
 
 import csv
+import datetime
 import fcntl
 import json
+import math
 import random
 import shutil
 import signal
@@ -21,8 +23,8 @@ import torch
 import shoestring
 from shoestring.base.errors import CheckpointError, RunError, UsageError
 from shoestring.hardware import targets
+from shoestring.pieces import Input
 from shoestring.recipe.finding import find
-from shoestring.recipe.inputs import Input
 from shoestring.runs.model import Model
 from shoestring.runs.predict.predict import batch_size
 from shoestring.runs.predict.predictor import Predictor
@@ -273,6 +275,30 @@ def test_recipe_that_returns_something_else_is_an_error(run, data, tmp_path, ans
     data.write_text("1\n2\n")
     with pytest.raises(RunError, match=message):
         shoestring.predict(run, recipe=recipe_with(lambda *_: answer), data=data, out=tmp_path / "folder")
+
+
+def test_value_that_json_lacks_is_encoded_or_an_error_of_its_row(run, data, tmp_path):
+    loaded = find(str(RECIPE))
+    sample = sys.modules[type(loaded.recipe).__module__].Sample
+    load = partial(sample, 7)
+    inputs = [
+        Input(value={"cell": math.nan}, id=math.nan, load=load),
+        Input(value={"cell": b"x"}, load=load),
+        Input(id=object(), load=load),
+        Input(value=datetime.date(2026, 1, 2), id=torch.tensor(7), load=load),
+    ]
+    type(loaded.recipe).inputs = lambda _, source: inputs
+    out = tmp_path / "rows.jsonl"
+    for _ in range(2):  # the second command compares the identifiers of what is written
+        assert shoestring.predict(run, recipe=loaded, data=data, out=out).errors == 2
+        first, *errors, last = read_rows(out)
+        assert first == {"id": 0, "input": {"cell": None}, "prediction": 1, "probability": first["probability"]}
+        assert errors == [
+            {"id": 1, "error": "its value is b'x' of type bytes at cell, which is not JSON"},
+            {"id": 2, "error": errors[1]["error"]},
+        ]
+        assert (last["id"], last["input"]) == (7, "2026-01-02")
+        out.write_text("".join(out.read_text().splitlines(keepends=True)[:2]))
 
 
 def recipe_with(predict):

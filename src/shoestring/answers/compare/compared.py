@@ -7,6 +7,7 @@ from pathlib import Path
 from shoestring.answers.document import Color
 from shoestring.answers.report.run import Run, read
 from shoestring.base.errors import UsageError
+from shoestring.base.reading import real_path
 from shoestring.training.monitor.events import Event
 from shoestring.training.session.ledger import SessionRecord, sessions
 
@@ -44,7 +45,7 @@ def read_runs(paths: Sequence[Path]) -> list[ComparedRun]:
     Raises UsageError when one of them is not the directory of a run, or is given twice.
     """
     runs = [read(path) for path in paths]
-    places = [path.resolve() for path in paths]
+    places = [real_path(path) for path in paths]
     repeated = [str(path) for index, path in enumerate(paths) if places[index] in places[:index]]
     if repeated:
         raise UsageError(

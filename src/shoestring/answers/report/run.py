@@ -7,6 +7,7 @@ from typing import Any
 from shoestring.answers.values import lookup
 from shoestring.base.errors import UsageError
 from shoestring.base.reading import number, read_json
+from shoestring.base.system_errors import require_present
 from shoestring.base.units import plural
 from shoestring.training.checkpoint.files import matches_digest
 from shoestring.training.monitor import events as record
@@ -78,6 +79,7 @@ def read(path: Path) -> Run:
 
 def require_run(path: Path) -> RunDirectory:
     """Return the run's directory `path`. Raises UsageError when it is none, or when one of its own files is a link."""
+    require_present(path, "pass the directory of a run, as created by `shoestring train RECIPE --run DIR`")
     run = RunDirectory(path)
     run_files = (run.plan_file, run.state_file, run.events_file)
     if not any(file.is_file() for file in run_files):

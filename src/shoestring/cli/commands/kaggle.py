@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from shoestring.api import kaggle
-from shoestring.base import streams
+from shoestring.base import shell, streams
 from shoestring.base.errors import UsageError
 from shoestring.base.units import parse_seconds
 from shoestring.cli import completion
@@ -134,8 +134,8 @@ def start(
             raise typer.Exit(0) from None
         streams.write_messages(
             "interrupted: a session that runs on Kaggle goes on",
-            f"go on:   shoestring kaggle start --run {run}",
-            f"stop it: shoestring kaggle stop --run {run}",
+            f"go on:   shoestring kaggle start --run {shell.quote(run)}",
+            f"stop it: shoestring kaggle stop --run {shell.quote(run)}",
         )
         raise typer.Exit(0) from None
     print_answer(chain, as_json, lambda: document(chain, run))

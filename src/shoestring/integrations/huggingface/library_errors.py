@@ -22,9 +22,27 @@ _PACKAGE = re.compile(r"No module named '([\w-]+)|The '([\w-]+)' distribution|pi
 """The name of a missing package in messages of Python, of transformers and of its relatives."""
 
 
+_UNAVAILABLE = re.compile(
+    r"\b(trust_remote_code|ignore_mismatched_sizes|force_download|from_tf|from_flax|weights_only|use_fast|use_safetensors"
+    r"|local_files_only|use_auth_token|token|device_map|offload_folder|low_cpu_mem_usage|legacy|chat_template)=\S"
+    r"|\b(pass|passing|set|setting|provide|specify|use|using)\b.{0,40}`(\w+=\w+|trust_remote_code|ignore_mismatched_sizes"
+    r"|force_download|from_tf|use_auth_token|token)`"
+)
+"""Sentences in which a library advises to pass an argument of one of its functions, which Shoestring calls."""
+_REMOTE_CODE = "it needs code that is distributed with it, which is never run"
+
+
+def without_advice(text: str) -> str:
+    """Return the message of a library on one line, without sentences that advise what cannot be done here."""
+    if "trust_remote_code" in text:
+        return _REMOTE_CODE
+    sentences = re.split(r"(?<=[.!?]) ", " ".join(text.split()))
+    return " ".join(sentence for sentence in sentences if not _UNAVAILABLE.search(sentence)) or sentences[0]
+
+
 def one_sentence(error: BaseException) -> str:
     """Return the type and the message of an exception on one line, without its later parts if it is long."""
-    text = " ".join(str(error).split())
+    text = without_advice(str(error))
     text = text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]} ..."
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

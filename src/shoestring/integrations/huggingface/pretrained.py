@@ -15,12 +15,16 @@ from transformers.utils import logging
 
 from shoestring.base.errors import CheckpointError, UsageError
 from shoestring.base.reading import require_regular_files
+from shoestring.base.streams import write_messages
+from shoestring.integrations.huggingface.library_errors import without_advice
 from shoestring.training.checkpoint import foreign
 
 _SMALL_FILES = ["*.json", "*.txt", "*.model", "*.codes", "*.jinja"]
 """Configurations, indexes of weights, and tokenizers."""
 _WEIGHTS = (["model*.safetensors"], ["pytorch_model*.bin"])
 """The files of weights, in the order in which they are looked for."""
+_MOST_CHARACTERS = 200
+"""Of a library's message."""
 
 
 class _UnreachableError(Exception):
@@ -97,7 +101,7 @@ def reading(label: str, *, expected: str = "config.json, model.safetensors or py
             hint=f"try again where the hub can be reached, or copy a folder with {expected} here and name it",
         ) from error
     except Exception as error:  # the library for tokenizers raises just that
-        cause = error.message if isinstance(error, CheckpointError) else " ".join(str(error).split())[:200]
+        cause = error.message if isinstance(error, CheckpointError) else without_advice(str(error))[:_MOST_CHARACTERS]
         raise UsageError(
             f"{label} cannot be read: {cause}",
             hint=f"use a folder with {expected}, or the name of such a model on the hub with download=true",
@@ -107,11 +111,41 @@ def reading(label: str, *, expected: str = "config.json, model.safetensors or py
 
 
 def load_model(model_class: Any, folder: Path, **options: Any) -> tuple[Any, list[str]]:
-    """Return a model of transformers with the weights of a folder, and the sorted names of those that it lacks."""
+    """Return a model of transformers with the weights of a folder, and the sorted names of those that it lacks.
+
+    Raises ValueError if the weights have other sizes than the configuration says, or values that are not finite.
+    """
     model, info = model_class.from_pretrained(
-        folder, output_loading_info=True, local_files_only=True, trust_remote_code=False, weights_only=True, **options
+        folder,
+        output_loading_info=True,
+        local_files_only=True,
+        trust_remote_code=False,
+        weights_only=True,
+        ignore_mismatched_sizes=True,  # without it, transformers names them in its log alone
+        **options,
     )
+    if mismatched := sorted(info["mismatched_keys"]):
+        name, stored_shape, model_shape = mismatched[0]
+        raise ValueError(
+            f"{len(mismatched)} of the weights have other sizes than config.json says: {name} is {list(stored_shape)}, "
+            f"and of the described model {list(model_shape)}"
+        )
+    _require_finite(model)
+    if unused := sorted(info["unexpected_keys"]):
+        write_messages(
+            f"note: {len(unused)} of the weights in {folder} are not used, for example {unused[0]}: the model that "
+            "config.json describes does not have them"
+        )
     return model, sorted(info["missing_keys"])
+
+
+def _require_finite(model: torch.nn.Module) -> None:
+    """Raise ValueError for a weight that is NaN or infinite. Reads each weight once, without memory of its own."""
+    for name, weight in model.named_parameters():
+        if not weight.is_floating_point() or weight.is_meta or not weight.numel():
+            continue
+        if not all(torch.isfinite(bound) for bound in weight.detach().aminmax()):
+            raise ValueError(f"the weight {name} has values that are not finite, so every loss would be NaN")
 
 
 def _require_published(name: str) -> None:

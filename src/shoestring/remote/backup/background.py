@@ -21,6 +21,10 @@ _POLL_SECONDS = 0.25
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 1.0, 300.0
 _SILENT_SECONDS = float(os.environ.get("SHOESTRING_BACKUP_SILENCE", "300"))
 """Without a block moved for so long, a request hangs, and the process starts again."""
+_LAST_SECONDS = min(60.0, _SILENT_SECONDS)
+"""For so long after the end of a session a copy that fails is tried again: the run is saved, and somebody waits."""
+_LAST_SILENT_SECONDS = min(120.0, _SILENT_SECONDS)
+"""Without a block moved for so long after the end of a session, the copy is given up."""
 
 
 class Background:
@@ -65,10 +69,12 @@ class Background:
             is_due = newest is not None and newest != self._copied and time.monotonic() >= next_at
             if is_due and not self._is_refused:
                 next_at = time.monotonic() + (0.0 if self._copy() else self._wait_seconds())
-        while not self._is_refused and not self._copy():
+        last_attempt_at = time.monotonic() + _LAST_SECONDS
+        while not self._copy():
+            if self._is_refused or time.monotonic() > last_attempt_at:
+                self._give_up()
+                return
             time.sleep(min(self._wait_seconds(), 5.0))
-        if self._is_refused:
-            self._give_up()
 
     def _require_own(self) -> None:
         self._is_busy, self._moved_at = True, time.monotonic()
@@ -154,7 +160,13 @@ class Background:
         """Start this process again if a request hangs: sockets of some libraries have no timeout."""
         while True:
             time.sleep(min(1.0, _SILENT_SECONDS / 4))
-            if self._is_busy and not self._life.end.is_set() and time.monotonic() - self._moved_at > _SILENT_SECONDS:
+            silent_seconds = time.monotonic() - self._moved_at if self._is_busy else 0.0
+            if self._life.end.is_set():
+                if silent_seconds > _LAST_SILENT_SECONDS:
+                    self._failure = f"no answer for {_LAST_SILENT_SECONDS:.0f} s"
+                    self._give_up()
+                    os._exit(1)
+            elif silent_seconds > _SILENT_SECONDS:
                 self._failed(TimeoutError(f"no answer for {_SILENT_SECONDS:.0f} s"))
                 arguments = ["copy", str(self._run.path), self._location.url, self._run_id]
                 self._close()

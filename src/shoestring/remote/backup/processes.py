@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from shoestring.base.errors import RunError, UsageError
+from shoestring.base.reading import real_path
 from shoestring.base.streams import write_messages
 from shoestring.base.system_errors import explaining, reason
 from shoestring.base.units import seconds_text
@@ -35,7 +36,7 @@ _POLL_SECONDS = 0.05
 def require_elsewhere(run: RunDirectory, url: str | None, option: str) -> None:
     """Raise UsageError if `url`, which `option` names, cannot be a place for copies of the run."""
     if url is not None and (location := parse_url(url, option)).scheme == "file":
-        folder, path = Path(location.path).resolve(), run.path.resolve()
+        folder, path = real_path(Path(location.path)), real_path(run.path)
         if folder == path or path in folder.parents or folder in path.parents:
             raise UsageError(
                 f"{option} {url}: this folder and the run's directory {run.path} contain one another",

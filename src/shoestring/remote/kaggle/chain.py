@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from shoestring.base import shell
 from shoestring.base.errors import UsageError
 from shoestring.base.reading import read_bytes
 from shoestring.remote.kaggle.active_chain import STOP_FILE, ActiveChain
@@ -66,7 +67,9 @@ def run_chain(
     with locked_chain(run) as folder:
         current = read_chain(folder) or state
         if current is None:
-            raise UsageError(f"{run} has no chain on Kaggle", hint=f"shoestring kaggle start RECIPE --run {run}")
+            raise UsageError(
+                f"{run} has no chain on Kaggle", hint=f"shoestring kaggle start RECIPE --run {shell.quote(run)}"
+            )
         (folder / STOP_FILE).unlink(missing_ok=True)
         chain = ActiveChain(
             run=run,

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from shoestring.base import shell
 from shoestring.base.errors import CheckpointError, RunError, UsageError
 from shoestring.base.system_errors import explaining
 from shoestring.base.units import bytes_text
@@ -208,7 +209,8 @@ def require_usable(run: Path) -> None:
     if RunDirectory(run).plan_file.name in names:
         raise UsageError(
             f"{run} has a run that was not begun by shoestring kaggle start, which sends no checkpoints to Kaggle",
-            hint=f"go on with it here: shoestring train RECIPE --run {run}; or begin another run: --run runs/NAME",
+            hint=f"go on with it here: shoestring train RECIPE --run {shell.quote(run)}; or begin another run: "
+            "--run runs/NAME",
         )
     if names - allowed:
         raise UsageError(
@@ -225,7 +227,8 @@ def require_not_further(run: Path, update: int) -> None:
     if state is not None and state.update > update:
         raise UsageError(
             f"{run} is at update {state.update:,}, but what Kaggle has is at update {update:,} and would replace it",
-            hint=f"go on here: shoestring train RECIPE --run {run}; or move state.json and checkpoints/ out of {run}",
+            hint=f"go on here: shoestring train RECIPE --run {shell.quote(run)}; "
+            f"or move state.json and checkpoints/ out of {run}",
         )
 
 

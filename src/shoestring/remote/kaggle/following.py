@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from shoestring.base import shell
 from shoestring.base.errors import UsageError
 from shoestring.remote.kaggle.active_chain import STOP_FILE
 from shoestring.remote.kaggle.chain import locked_chain
@@ -24,7 +25,9 @@ def require_chain(run: Path) -> ChainState:
     """Return the chain of a run's directory. Raises UsageError if it has none."""
     state = read_chain(run / FOLDER)
     if state is None:
-        raise UsageError(f"{run} has no chain on Kaggle", hint=f"shoestring kaggle start RECIPE --run {run}")
+        raise UsageError(
+            f"{run} has no chain on Kaggle", hint=f"shoestring kaggle start RECIPE --run {shell.quote(run)}"
+        )
     return state
 
 
@@ -109,7 +112,9 @@ def fetch(run: Path, environment: Mapping[str, str] | None = None) -> ChainState
     state = require_chain(run)
     output = state.newest_output
     if output is None:
-        raise UsageError(f"no session of {run} has left a checkpoint yet", hint=f"shoestring kaggle status --run {run}")
+        raise UsageError(
+            f"no session of {run} has left a checkpoint yet", hint=f"shoestring kaggle status --run {shell.quote(run)}"
+        )
     require_not_further(run, output.update or 0)
     with locked_chain(run), Client(environment=environment) as client:
         fetch_output(run, client, state, output)

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from shoestring.base import shell
 from shoestring.base.config import option_text
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
@@ -286,7 +287,8 @@ def _resume(request: StartRequest, state: ChainState) -> Job:
         raise UsageError(
             f"{request.run} has a chain of another run",
             problems=problems,
-            hint=f"leave them out to go on: shoestring kaggle start --run {request.run}; or choose another --run",
+            hint=f"leave them out to go on: shoestring kaggle start --run {shell.quote(request.run)}; "
+            "or choose another --run",
         )
     if request.absent:
         _choose(request, request.absent)  # they are not used any more, but an invalid one is an error
@@ -315,7 +317,7 @@ def _choose(request: StartRequest, absent: Mapping[str, Any] = MappingProxyType(
         if state is None:
             raise UsageError(
                 f"{request.run} has no chain on Kaggle, so the command has to name the recipe",
-                hint=f"shoestring kaggle start RECIPE --run {request.run}",
+                hint=f"shoestring kaggle start RECIPE --run {shell.quote(request.run)}",
             )
         recipe, values = _trusted(request.run, state.recipe), state.set
     data = training_data(parse_data(request.datasets or (state.data if state else ())))

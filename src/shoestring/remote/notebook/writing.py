@@ -27,6 +27,7 @@ from shoestring.remote.wheels import cached_wheels, download_wheels, require_whe
 from shoestring.training.checkpoint.files import write_text
 
 NOTEBOOK, METADATA, WHEELS = "notebook.ipynb", "kernel-metadata.json", "wheels"
+_ACCOUNT = re.compile("[A-Za-z0-9][A-Za-z0-9_-]*")
 MAX_BYTES = 1_040_000
 """Kaggle refuses a notebook with more than 1 MiB of source, 1,048,576 bytes."""
 
@@ -66,10 +67,15 @@ def write_notebook(
 
     With `allow_cpu`, a session without a GPU trains on its CPU.
 
-    Raises UsageError for another target than a machine of Kaggle or Colab, for files that exist, for a notebook that is
-    too large, and for wheels that cannot be downloaded.
+    Raises UsageError for a `user` that is no name of an account, another target than a machine of Kaggle or Colab,
+    for files that exist, for a notebook that is too large, and for wheels that cannot be downloaded.
     """
     platform = platform_of(target)
+    if not _ACCOUNT.fullmatch(user):
+        raise UsageError(
+            f"--user {user!r:.100}: not the name of an account on Kaggle",
+            hint="give the last part of the address of your profile: letters, digits and hyphens",
+        )
     if not internet and platform != "kaggle":
         raise UsageError("--no-internet: only sessions of Kaggle can be without internet", hint="leave it out")
     for name in (NOTEBOOK, METADATA, WHEELS):

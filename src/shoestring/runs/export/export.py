@@ -12,7 +12,7 @@ from shoestring.base import config
 from shoestring.base.display import Displayed
 from shoestring.base.errors import RunError, ShoestringError, UsageError
 from shoestring.base.failures import exits_as_errors
-from shoestring.base.reading import read_blocks
+from shoestring.base.reading import read_blocks, real_path
 from shoestring.base.units import MIB
 from shoestring.recipe.exports import Exported, Format
 from shoestring.recipe.options import LoadedRecipe, option_fields, own_fields
@@ -141,9 +141,9 @@ def _choose_folder(run: Run, to: str, out: Path | None) -> Path:
             raise UsageError("the weights belong to no run, so there is no default folder", hint="--out FOLDER")
         return directory.path / EXPORT.name / to
     folder = out.absolute()
-    if directory and folder.resolve().is_relative_to(directory.path.resolve()):
-        exports = (directory.path / EXPORT.name).resolve()
-        if exports not in folder.resolve().parents:
+    if directory and real_path(folder).is_relative_to(real_path(directory.path)):
+        exports = real_path(directory.path / EXPORT.name)
+        if exports not in real_path(folder).parents:
             raise UsageError(
                 f"--out {out} is inside the run {directory.path.name}, whose files have their own places",
                 hint=f"leave --out out, or use a folder elsewhere or below {directory.path / EXPORT.name}",

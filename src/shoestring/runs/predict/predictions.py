@@ -1,17 +1,16 @@
 """The predictions of a recipe for a batch, as rows."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from shoestring.base.errors import RunError
+from shoestring.base.json_values import NotJsonError, encode
 from shoestring.recipe.inputs import Rows
 from shoestring.recipe.options import LoadedRecipe
 
 if TYPE_CHECKING:
     from torch import nn
 
-_MAX_INTEGER = 10**290  # readers of JSON refuse longer ones
 FILES = "files"
 """The key of a prediction with the contents of files, by name, which are not JSON."""
 
@@ -63,23 +62,18 @@ def _as_list(values: Any, samples: int, source: str) -> list[Any]:
 
 
 def as_json(value: Any, source: str) -> Any:
-    """Return a value as JSON: tensors as lists, numbers that are not finite as None. `Rows` and `FILES` are kept.
+    """Return a prediction or a target as JSON; `Rows` and the contents of `FILES` are kept.
 
     Raises RunError for a value that JSON does not have.
     """
     if isinstance(value, Rows):
         return Rows(as_json(item, source) for item in value)
-    if hasattr(value, "tolist"):  # a tensor, or an array or number of NumPy
-        value = value.tolist()
-    if isinstance(value, Mapping):
-        return {str(key): item if key == FILES else as_json(item, source) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [as_json(item, source) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if value is None or isinstance(value, str | float) or (isinstance(value, int) and abs(value) < _MAX_INTEGER):
-        return value
-    raise RunError(
-        f"{source} returned {value!r:.100} of type {type(value).__name__}, which is not JSON",
-        hint="return texts, numbers, lists and dicts of them, or tensors",
-    )
+    if isinstance(value, Mapping) and "prediction" in value:
+        return {str(name): cell if name == FILES else as_json(cell, source) for name, cell in value.items()}
+    try:
+        return encode(value)
+    except NotJsonError as error:
+        raise RunError(
+            f"{source} returned {error}, which is not JSON",
+            hint="return texts, numbers, lists and dicts of them, or tensors; contents of files belong under `files`",
+        ) from None

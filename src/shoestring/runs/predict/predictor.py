@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import Any
 
 from shoestring.base.errors import RunError, ShoestringError
+from shoestring.base.json_values import NotJsonError, encode
 from shoestring.recipe.inputs import Input, Rows
 from shoestring.runs.model import Model
 from shoestring.runs.predict.predictions import batch_targets, columns_of, predict_batch, spread
@@ -152,7 +153,24 @@ class Predictor:
 
 
 def _as_input(item: Any) -> Input:
-    return item if isinstance(item, Input) else Input(load=lambda: item)
+    """Return an input whose identifier and value are JSON; one that has no form in JSON is an error of the input."""
+    if not isinstance(item, Input):
+        return Input(load=lambda: item)
+    problems: list[str] = []
+    identifier, value = _as_cell(item.id, "identifier", problems), _as_cell(item.value, "value", problems)
+    error = None if item.error is None else str(item.error)
+    return replace(item, id=identifier, value=value, error=next(iter(problems), None) if error is None else error)
+
+
+def _as_cell(value: Any, subject: str, problems: list[str]) -> Any:
+    """Return an identifier or a value of an input as JSON, with `Rows` kept; None with a problem if it has no form."""
+    if isinstance(value, Rows):
+        return Rows(_as_cell(item, subject, problems) for item in value)
+    try:
+        return encode(value)
+    except NotJsonError as error:
+        problems.append(f"its {subject} is {error}, which is not JSON")
+        return None
 
 
 def _row_count(item: Input) -> int:
@@ -164,8 +182,9 @@ def _identifiers(window: list[Input], position: int) -> list[Any]:
     """Return the identifier of each row of consecutive inputs; `position` is that of the first row."""
     identifiers: list[Any] = []
     for item in window:
-        count, first = _row_count(item), position + len(identifiers)
-        identifiers += range(first, first + count) if item.id is None else spread(item.id, count)
+        first = position + len(identifiers)
+        cells = enumerate(spread(item.id, _row_count(item)), first)
+        identifiers += [number if identifier is None else identifier for number, identifier in cells]
     return identifiers
 
 

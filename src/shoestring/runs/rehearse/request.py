@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shoestring.base import shell
 from shoestring.hardware.catalog import Target
 from shoestring.planning.simulator.environment import Values
 
@@ -69,4 +69,4 @@ def command_line(
     for name, value in options.items():
         for item in value if isinstance(value, list) else [value]:
             words += [name, f"{item:g}s" if name == "--limit" else str(item)] if item is not None else []
-    return shlex.join([*words, *(["--", *arguments] if arguments else [])])
+    return shell.join([*words, *(["--", *arguments] if arguments else [])])

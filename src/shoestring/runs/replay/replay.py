@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from shoestring.base.errors import RunError, UsageError
 from shoestring.base.failures import exits_as_errors
 from shoestring.base.settings import Settings
+from shoestring.base.system_errors import require_present
 from shoestring.hardware import targets
 from shoestring.runs.replay.debugging import Debugged
 from shoestring.runs.replay.replayed import Replay
@@ -105,6 +106,7 @@ def _find_directory(location: Path, update: int, on: str) -> RunDirectory:
     run = RunDirectory(location.absolute())
     if on not in targets.PROBED:
         raise UsageError(f"an update can only be replayed on this machine, not on {on}", hint="use local or cpu")
+    require_present(location, "for example: shoestring replay runs/NAME")
     if not run.plan_file.exists():
         raise UsageError(f"{location} is not the directory of a run", hint="for example: shoestring replay runs/NAME")
     run.refuse_links()

@@ -1,14 +1,13 @@
 """The answer of a replay: what an update was made of, and what it led to."""
 
 import dataclasses
-import json
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from shoestring.base.json_values import encode, encode_record
 from shoestring.recipe.parts import Parts
 from shoestring.recipe.subset import Subset
-from shoestring.training.monitor.events import finite
 
 if TYPE_CHECKING:
     from shoestring.training.engine.observation import Attempt, Observation
@@ -103,8 +102,7 @@ class Replay:
             attempts.loss_scale (number or null): the scale of the loss in fp16
             attempts.outcome (text): `made`, `overflow` or `out of memory`
         """
-        values: dict[str, Any] = finite(dataclasses.asdict(self))
-        return values
+        return dict[str, Any](encode_record(self))
 
 
 def summarize(observation: "Observation") -> dict[str, Any]:
@@ -157,10 +155,9 @@ def describe_sample(parts: Parts, dataset: Any, index: int) -> Any:
         else:
             identifier = {"id": parts.evaluation.identify(dataset, index)} if parts.evaluation.identify else {}
             value = {**identifier, "sample": _brief(dataset[index])}
-        json.dumps(value, allow_nan=False)
+        return encode(value, names=True)
     except Exception as error:  # noqa: BLE001  (the answer is worth more than the description of a sample)
         return f"it cannot be described: {type(error).__name__}: {error}"
-    return value
 
 
 def _failure(attempt: "Attempt") -> str:
@@ -177,7 +174,7 @@ def _brief(value: Any) -> Any:
     if hasattr(value, "shape") and hasattr(value, "flatten"):
         numbers = value.flatten()[: _MOST_VALUES + 1].tolist()
         if not value.shape:
-            return finite(numbers[0])
+            return numbers[0]
         first = [f"{number:.4g}" for number in numbers[:_MOST_VALUES]] + ["…"] * (len(numbers) > _MOST_VALUES)
         return f"{'x'.join(map(str, value.shape))}: {' '.join(first)}"
     return value if isinstance(value, int | float | bool | None) else str(value)[:_MOST_TEXT]

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
+from shoestring.base import shell
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
 from shoestring.base.streams import write_messages
@@ -138,7 +139,9 @@ def _prepare(
         return loaded, settings
     if loaded.source and (note := trust.remember(loaded.source)):
         write_messages(f"note: {note}")
-    write_messages(f"the run in {directory.path} is finished; see its report with: shoestring report {directory.path}")
+    write_messages(
+        f"the run in {directory.path} is finished; see its report with: shoestring report {shell.quote(directory.path)}"
+    )
     return state.outcome()
 
 

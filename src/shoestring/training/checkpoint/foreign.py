@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from shoestring.base.errors import CheckpointError
-from shoestring.base.reading import is_file, open_binary, read_json, reason
+from shoestring.base.reading import is_file, open_binary, read_json, real_path, reason
 from shoestring.base.units import bytes_text
 from shoestring.training.checkpoint import fileset
 from shoestring.training.checkpoint.compatibility import state_mismatches
@@ -147,7 +147,7 @@ def _read_file(file: Path, *, values: bool) -> dict[str, Tensor]:
             if is_zip:
                 _require_stored(opened, size)
         if file.suffix == ".safetensors":
-            mapped = MappedFile(file.resolve())
+            mapped = MappedFile(real_path(file))
             return dict(mapped) if values else {}
         if not is_zip and start != _LEGACY_START:
             raise ValueError("it is neither safetensors nor a file of torch.save")

@@ -1,5 +1,6 @@
 """The tensors of a safetensors file, mapped into memory rather than loaded."""
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import safetensors
 from torch import Tensor
 
-from shoestring.base.reading import regular_file_size
+from shoestring.base.reading import open_file, regular_file_size
 
 READ_ERRORS = (OSError, ValueError, RuntimeError, TypeError, safetensors.SafetensorError)
 """Exceptions raised on opening a file, or on reading a tensor from it, if the file is not in this format."""
@@ -19,7 +20,7 @@ class MappedFile(Mapping[str, Tensor]):
     def __init__(self, path: Path) -> None:
         """Raises one of READ_ERRORS, also if `path` is not a regular file."""
         regular_file_size(path)
-        file: Any = safetensors.safe_open(path, framework="pt")
+        file: Any = _open(path)
         self._file = file
         self._names = frozenset(file.keys())
         self.metadata: dict[str, str] = file.metadata() or {}
@@ -38,3 +39,15 @@ class MappedFile(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+
+def _open(path: Path) -> Any:
+    try:
+        os.fsencode(path).decode()
+    except UnicodeDecodeError:  # safetensors takes no such path
+        descriptor = open_file(path, follow=False)
+        try:
+            return safetensors.safe_open(f"/proc/self/fd/{descriptor}", framework="pt")
+        finally:
+            os.close(descriptor)  # the mapping remains
+    return safetensors.safe_open(path, framework="pt")

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shoestring.base.errors import ShoestringError, UsageError
+from shoestring.base.reading import real_path
 from shoestring.base.units import bytes_text, parse_bytes, seconds_text
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.training.checkpoint.files import directory_bytes
@@ -51,7 +52,7 @@ def _stage_input(
     """Return the verified copy of one input, and a note on it."""
     root = _root_folder()
     # Named by the path of the source, since two inputs may have the same name.
-    folder = root / hashlib.sha256(os.fsencode(source.resolve())).hexdigest()[:16]
+    folder = root / hashlib.sha256(os.fsencode(real_path(source))).hexdigest()[:16]
     folder.mkdir(exist_ok=True)
     other_bytes = directory_bytes(root) - directory_bytes(folder)
     budget = max(0, _budget(setting, root, disk_bytes) - other_bytes)

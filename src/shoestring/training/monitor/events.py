@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from shoestring.base.errors import UsageError
+from shoestring.base.json_values import encode_record
 from shoestring.base.reading import (
     COUNT,
     LINE_BYTES,
@@ -84,7 +85,7 @@ class Events:
         self._incomplete_line = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
 
     def emit(self, event: str, **fields: Any) -> None:
-        """Append one line; `fields` are JSON, and a number that is not finite is written as its name (`"nan"`).
+        """Append one line; `fields` are encoded as `json_values.py` says.
 
         A line that cannot be written, for example on a full disk, is lost: the run matters more than its record. The
         next line that can be written records how many were lost.
@@ -92,7 +93,7 @@ class Events:
         values = {"time": time.time(), "session": self.session, "event": event, **fields}
         if self.lost:
             values["lost"] = self.lost
-        text = json.dumps(finite(values), allow_nan=False, ensure_ascii=False)
+        text = json.dumps(encode_record(values), allow_nan=False, ensure_ascii=False)
         # A path that is not UTF-8 is written with the escapes of JSON.
         line = _with_checksum(text.encode(errors="backslashreplace")) + b"\n"
         if self._incomplete_line:
@@ -282,14 +283,3 @@ def _parse(line: bytes | None) -> Event:
 
 def _same_evaluation(old: Event, new: Event) -> bool:
     return old["event"] == "evaluation" and all(old.get(key) == new.get(key) for key in ("update", "part"))
-
-
-def finite(value: Any) -> Any:
-    """Replace every number in `value` that JSON cannot represent by its name."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(float(value))
-    if isinstance(value, Mapping):
-        return {key: finite(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(part) for part in value]
-    return value

@@ -20,7 +20,7 @@ from typing import Any
 
 from shoestring.base.config import parse_pairs
 from shoestring.base.errors import UsageError, nearest
-from shoestring.base.reading import read_toml, reason
+from shoestring.base.reading import read_toml, real_path, reason
 from shoestring.base.units import parse_bytes, parse_seconds
 from shoestring.hardware import targets
 from shoestring.recipe.finding import VerifiedReference, file_of, package_of
@@ -83,7 +83,7 @@ class ConfigFile:
             own = self.values.keys() - parse_pairs(pairs).keys()
             problems = [self._name_in(problem, own) for problem in error.problems]
             message = error.message
-            if self.recipe and any(text in message for text in (repr(self.recipe), str(Path(self.recipe).resolve()))):
+            if self.recipe and any(text in message for text in (repr(self.recipe), str(real_path(Path(self.recipe))))):
                 message += f" (recipe in {self.path})"
             if (message, *problems) == (error.message, *error.problems):
                 raise

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from shoestring.base.reading import real_path
 from shoestring.training.checkpoint.manifest import MANIFEST
 from shoestring.training.run_directory.contents import ENTRIES
 
@@ -20,7 +21,7 @@ def find_run(file: Path, runs: Iterable[Path] = ()) -> Path | None:
 
     Raises OSError, also for a chain of too many links.
     """
-    directories = {run.resolve() for run in runs}
+    directories = {real_path(run) for run in runs}
     for entry in _real_entries(file):
         for folder in entry.parents:
             if folder in directories or any(os.path.lexists(folder / name) for name in _MARKS):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shoestring.base import config
+from shoestring.base import config, shell
 from shoestring.base.errors import UsageError
 from shoestring.base.packages.origin import pip_install
 from shoestring.base.reading import COUNT, OBJECT, TEXT, Kind, find_problems, number, read_json
@@ -53,6 +52,7 @@ _STATE_KINDS = {
     "reason": TEXT,
     "next": TEXT,
     "metrics": OBJECT,
+    "test_weights": TEXT,
 }
 
 
@@ -269,6 +269,7 @@ class StoredState:
     next: str = ""
     """The next command to run."""
     metrics: dict[str, Any] = field(default_factory=dict)
+    test_weights: str = ""
 
     @classmethod
     def read(cls, file: Path) -> StoredState | None:
@@ -311,7 +312,7 @@ def resume_command(recipe: str, run: Path, target: str = "local", *, allow_cpu: 
     """
     options = [] if target == "local" else ["--on", target]
     options += ["--allow-cpu"] if allow_cpu else []
-    return shlex.join(["shoestring", "train", recipe, "--run", str(run), *options])
+    return shell.join(["shoestring", "train", recipe, "--run", run, *options])
 
 
 def _require_divisor(gpus: int | None, logical_shards: int | None) -> None:

@@ -21,6 +21,9 @@ class Outcome(Displayed):
     metrics: dict[str, Any]
     """The metrics by part of the data: the best validation metrics so far, and the test metrics once the run is
     finished."""
+    test_weights: str = ""
+    """The weights of which the test metrics are: those of the best epoch, or others if these were lost; empty if there
+    are no test metrics."""
 
     @property
     def finished(self) -> bool:
