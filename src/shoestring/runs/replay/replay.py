@@ -107,7 +107,7 @@ def _find_directory(location: Path, update: int, on: str) -> RunDirectory:
         raise UsageError(f"an update can only be replayed on this machine, not on {on}", hint="use local or cpu")
     if not run.plan_file.exists():
         raise UsageError(f"{location} is not the directory of a run", hint="for example: shoestring replay runs/NAME")
-    run.refuse_links()
+    run.require_own()
     plan, state = run.plan(), run.state()
     assert plan is not None
     if plan.settings is not None and plan.reference is None:
