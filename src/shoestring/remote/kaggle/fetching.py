@@ -235,10 +235,10 @@ def require_not_further(run: Path, update: int) -> None:
 def _require_same_run(incoming: Path, run: Path) -> None:
     """Raise UsageError if the files that have come are of several runs, or of another one than is in `run`."""
     RunDirectory(incoming).require_own()
-    here, there = _identity(run), _identity(incoming)
-    if here and there and here.id != there.id:
+    own, fetched = _identity(run), _identity(incoming)
+    if own and fetched and own.id != fetched.id:
         raise UsageError(
-            f"{run} has another run than Kaggle: run {here.short_id} here, run {there.short_id} there",
+            f"{run} has another run than Kaggle: run {own.short_id} here, run {fetched.short_id} there",
             hint=f"to go on with the run here: shoestring train RECIPE --run {run}; to fetch the other one, move all "
             f"but {KAGGLE.name}/ out of {run}, and give the same command again",
         )

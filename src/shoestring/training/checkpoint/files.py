@@ -169,7 +169,7 @@ def remove_own_renamed(path: Path, renamed: Path, names: re.Pattern[str]) -> Non
 
 def _has_mount(path: Path) -> bool:
     """Return whether a directory, or one below it, is on another disk than its parent. Raises OSError."""
-    if path.is_symlink() or not path.is_dir():
+    if not stat.S_ISDIR(os.lstat(path).st_mode):
         return False
     device = path.parent.stat().st_dev
     return any(os.lstat(folder).st_dev != device for folder, _, _ in os.walk(path))

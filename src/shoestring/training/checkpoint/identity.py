@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _ID = re.compile(r"[0-9a-f]{32}")
-_SHOWN = 8
+_SHORT = 8
 """Characters of an id in a message."""
 
 
@@ -43,7 +43,7 @@ class RunIdentity:
     @property
     def short_id(self) -> str:
         """The beginning of the id, for messages."""
-        return self.id[:_SHOWN]
+        return self.id[:_SHORT]
 
 
 def new_id() -> str:
