@@ -127,7 +127,12 @@ def test_weights_of_the_user_and_damaged_files_name_no_run(run):
     (run.best / "manifest.json").unlink()
     (run.light / "manifest.json").write_text("{")
     run.events_file.write_text("[")
-    run.state_file.write_text("")
+    run.backup_file.write_text("[]")
+    for content in ("", "1", "[]", '{"run": 1, "update": "x"}'):
+        run.state_file.write_text(content)
+        if content[:1] != "{":
+            require_one_run(run.path)
+    run.state_file.unlink()
     (run.preprocessing / "manifest.json").unlink()
     require_one_run(run.path)
 

@@ -106,6 +106,8 @@ def _folders(folder: Path) -> list[Path]:
 
 def _read_state(run: Path) -> Iterator[NamedFile]:
     state = read_json(run / STATE.name, paths=True)
+    if not isinstance(state, dict):
+        return
     update = state.get("update")
     if state.get("run") or update:  # before the first update there may be no plan, so no run yet
         yield _named_by_id(run / STATE.name, state.get("run"), update if is_count(update) else None)
