@@ -61,14 +61,28 @@ def take(run: RunDirectory, other: RunDirectory, name: str) -> None:
         shutil.copyfile(source, target)
 
 
-@pytest.fixture
-def run(tmp_path):
-    return make(tmp_path / "run", OWN_ID, 0)
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A folder with a run, another one, and one of an earlier version."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name, run_id, seed in (("run", OWN_ID, 0), ("other", OTHER_ID, 1), ("earlier", None, 0)):
+        make(folder / name, run_id, seed)
+    return folder
 
 
 @pytest.fixture
-def other(tmp_path):
-    return make(tmp_path / "other", OTHER_ID, 1)
+def run(runs, tmp_path):
+    return RunDirectory(shutil.copytree(runs / "run", tmp_path / "run"))
+
+
+@pytest.fixture
+def other(runs):
+    return RunDirectory(runs / "other")
+
+
+@pytest.fixture
+def earlier(runs, tmp_path):
+    return RunDirectory(shutil.copytree(runs / "earlier", tmp_path / "earlier"))
 
 
 def test_own_files_are_of_one_run(run, tmp_path):
@@ -112,8 +126,7 @@ def test_all_files_of_another_run_are_named(run, other):
     assert error.value.hint.startswith("move them out of ")
 
 
-def test_file_that_names_no_run_is_not_of_a_run_with_an_id(run, tmp_path):
-    earlier = make(tmp_path / "earlier", None, 0)
+def test_file_that_names_no_run_is_not_of_a_run_with_an_id(run, earlier):
     take(run, earlier, "best")
     with pytest.raises(UsageError, match=r"best is of another run than .*: it is of a run without an id"):
         require_one_run(run.path)
@@ -137,29 +150,27 @@ def test_weights_of_the_user_and_damaged_files_name_no_run(run):
     require_one_run(run.path)
 
 
-def test_run_of_an_earlier_version_gets_an_id_once(tmp_path, capsys):
-    run = make(tmp_path / "run", None, 0)
-    require_one_run(run.path)
+def test_run_of_an_earlier_version_gets_an_id_once(earlier, capsys):
+    require_one_run(earlier.path)
     for _ in range(2):
-        name_run(run.path)
+        name_run(earlier.path)
     (note,) = capsys.readouterr().err.splitlines()
     assert "it is run bbbbbbbb from now on" in note and "up to update 9" in note  # the id of its copies
-    plan = run.plan()
+    plan = earlier.plan()
     assert (plan.run, plan.named_at, plan.is_changed) == (OTHER_ID, 9, False)
-    require_one_run(run.path)
-    Store(run.checkpoints, run=run.identity(), keep=9).save(10, {})
-    require_one_run(run.path)
-    Store(run.checkpoints, keep=9).save(11, {})  # of an earlier version, and later than the run got its id
+    require_one_run(earlier.path)
+    Store(earlier.checkpoints, run=earlier.identity(), keep=9).save(10, {})
+    require_one_run(earlier.path)
+    Store(earlier.checkpoints, keep=9).save(11, {})  # of an earlier version, and later than the run got its id
     with pytest.raises(UsageError, match="update-00000011 is of another run"):
-        require_one_run(run.path)
+        require_one_run(earlier.path)
 
 
-def test_plan_that_was_changed_by_hand_stays(tmp_path):
-    run = make(tmp_path / "run", None, 0)
-    content = run.plan_file.read_text().replace('"epochs": 3', '"epochs": 4')
-    run.plan_file.write_text(content)
-    name_run(run.path)
-    assert run.plan_file.read_text() == content
+def test_plan_that_was_changed_by_hand_stays(earlier):
+    content = earlier.plan_file.read_text().replace('"epochs": 3', '"epochs": 4')
+    earlier.plan_file.write_text(content)
+    name_run(earlier.path)
+    assert earlier.plan_file.read_text() == content
 
 
 VERBS = {

@@ -57,5 +57,5 @@ def earlier_url(run: RunDirectory) -> str:
 def _damaged(file: Path, problem: str) -> UsageError:
     return UsageError(
         f"{file} is damaged: {problem}",
-        hint="remove it and give --backup a new place: the copies of the old one are then those of another run",
+        hint="remove it: the next session with --backup writes it again, with the id of the run",
     )
