@@ -136,6 +136,12 @@ def test_file_that_names_no_run_is_not_of_a_run_with_an_id(run, earlier):
         require_one_run(earlier.path)
 
 
+def test_folder_of_the_user_may_have_files_of_another_run(run, other):
+    shutil.copytree(other.checkpoints / "update-00000009", run.checkpoints / "update-00000009.other")
+    shutil.copytree(other.best, run.light / "of the other run")
+    require_one_run(run.path)
+
+
 def test_weights_of_the_user_and_damaged_files_name_no_run(run):
     (run.best / "manifest.json").unlink()
     (run.light / "manifest.json").write_text("{")

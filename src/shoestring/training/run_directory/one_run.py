@@ -18,6 +18,7 @@ from shoestring.base.streams import write_messages
 from shoestring.training.checkpoint import folder as own_folder
 from shoestring.training.checkpoint.identity import RunIdentity, is_id, new_id
 from shoestring.training.checkpoint.manifest import DamagedFileError, load_manifest
+from shoestring.training.checkpoint.names import update_of
 from shoestring.training.monitor.events import read
 from shoestring.training.run_directory.contents import BACKUP, ENTRIES, EVENTS, PLAN, PREPROCESSING, STATE
 from shoestring.training.run_directory.stored import StoredPlan, resume_command
@@ -96,9 +97,9 @@ def _files(run: Path) -> Iterator[NamedFile]:
 
 
 def _folders(folder: Path) -> list[Path]:
-    """Return a folder, and the folders in it that are not hidden."""
+    """Return a folder, and the saved updates in it; what has other names is the user's."""
     try:
-        below = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+        below = sorted(path for path in folder.iterdir() if update_of(path.name) is not None)
     except OSError:
         below = []
     return [folder, *below]
