@@ -26,6 +26,7 @@ from shoestring.runs.check.probe.probing import is_enabled, measured_plan
 from shoestring.runs.train.untraced import plan_by_trying, require_certain
 from shoestring.techniques.trainable import require_trainable
 from shoestring.training.checkpoint.files import remove_own
+from shoestring.training.checkpoint.identity import new_id
 from shoestring.training.run_directory.config_file import write_config
 from shoestring.training.run_directory.contents import OWN
 from shoestring.training.run_directory.directory import RunDirectory
@@ -123,7 +124,7 @@ def _start_run(
 
 def _store_plan(directory: RunDirectory, loaded: LoadedRecipe, plan: Mapping[str, Any]) -> None:
     with explaining(f"{directory.plan_file} could not be written", ", then train again"):
-        StoredPlan.from_recipe(loaded, plan).write(directory.plan_file)
+        StoredPlan.from_recipe(loaded, plan, run=new_id()).write(directory.plan_file)
     remove_own(directory.planning_file, OWN)
 
 

@@ -89,10 +89,10 @@ class StoredPlan:
     """Whether the options, the plan or the settings have, which decide the training result."""
 
     @classmethod
-    def from_recipe(cls, loaded: LoadedRecipe, plan: Mapping[str, Any]) -> StoredPlan:
-        """Return the stored plan of a new run from `Plan.json()`, with a new id."""
+    def from_recipe(cls, loaded: LoadedRecipe, plan: Mapping[str, Any], *, run: str | None = None) -> StoredPlan:
+        """Return the stored plan of a new run from `Plan.json()`; `run` is its id."""
         return cls(
-            run=new_id(),
+            run=run,
             recipe=loaded.name,
             reference=loaded.reference,
             digest=loaded.digest,
