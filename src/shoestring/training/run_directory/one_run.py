@@ -48,7 +48,7 @@ def require_one_run(run: Path) -> None:
         plan = StoredPlan.read(run / PLAN.name)
     except UsageError:
         return
-    if plan is None:
+    if plan is None or not plan.recipe:  # none, or a damaged one
         return
     files = list(_files(run))
     if foreign := [file for file in files if not _is_own(file, plan)]:
@@ -149,7 +149,7 @@ def _mixed_error(run: Path, plan: StoredPlan, files: list[NamedFile], foreign: l
     other = foreign[0]
     problems = _option_differences(other, plan)
     ids = {file.run.id if file.run else None for file in files}
-    if plan.run and other.run and len(files) > 1 and len(ids) == 1:
+    if other.run and len(files) > 1 and len(ids) == 1:
         return UsageError(
             f"{run / PLAN.name} is of another run than the rest of the directory: it is the plan of "
             f"{_describe(plan.identity)}, and {_names(run, foreign)} are of {_describe(other.run)}",
