@@ -11,8 +11,21 @@ copy the directory and type the same `train` command; paths in options, such as 
 ## Files
 """
 _REMARKS = """
-Names that begin with a dot are temporary, as are those of files that are being written. What a kill leaves of them, the
-next session removes. Files under other names belong to the user and are left alone.
+A file that is being written has a name that begins with a dot. What a kill leaves of it, the next session removes.
+Files under other names belong to the user and are left alone, such as `.git/` and `.env`. A folder of the table in
+which another disk is mounted is not removed either.
+
+## Which run a file is of
+A run gets a random id when it begins: `run` in `plan.json`. The manifests of `checkpoints/`, `best/`, `light/` and
+`preprocessing/` have it too, with the recipe and the options that the run was started with. `state.json`,
+`backup.json` and the event `session` have the id alone. Copies of a run, its backups and its sessions on Kaggle keep
+the id, and each fold of a cross-validation is a run of its own. Every command that reads a run compares these ids
+first: a file of another run is an error that names the file, both ids and the options that differ. Weights in a folder
+without `manifest.json` are your own and name no run. The files with weights have no id, so equal runs have equal
+weights, byte for byte.
+
+A run of an earlier version gets its id when it is continued, which a note says once. Its files up to that update
+(`named_at` in `plan.json`) count as its own.
 
 ## What a run stores
 The recipe, its options and the settings are stored in the run, so continuing needs no `--set`. Other options are

@@ -10,6 +10,7 @@ import pytest
 import shoestring
 from shoestring.base.errors import ShoestringError
 from shoestring.training.monitor.events import read
+from shoestring.training.run_directory.one_run import name_run
 from tests.runs.test_evaluate import planned
 from tests.sessions import light_bits, session
 from tests.slow import slow_except
@@ -65,6 +66,8 @@ def test_flipped_byte_is_reported_or_has_no_effect(tmp_path, recipe, status, cap
     original, run, rng = tmp_path / "original", tmp_path / "run", random.Random(0)
     session(str(recipe), original, SETTINGS, **({"stop": "limit", "at": 8} if status == "paused" else {}))
     planned(original, str(recipe), {}, SETTINGS)
+    name_run(original)
+    capsys.readouterr()  # the note that it has an id now
     shoestring.report(original)
     verbs = (train, evaluate, report) if status == "finished" or BYTES_PER_FILE > 1 else (train,)
     expected = {}

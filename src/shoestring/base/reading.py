@@ -74,7 +74,7 @@ def open_binary(path: Path, *, max_bytes: int | None = DATA_BYTES) -> BinaryIO:
 
 def real_path(path: str | Path) -> Path:
     """Return the absolute path without links. `Path.resolve` raises RuntimeError for links in circles before 3.13."""
-    return Path(os.path.realpath(path))  # noqa: PTH
+    return Path(os.path.realpath(path))
 
 
 def is_file(path: Path) -> bool:

@@ -164,6 +164,7 @@ HEADINGS = {
     "links in a run's directory are not followed": (
         r"links in a run's directory are not followed|is neither a file nor a directory, so it is not of a run"
     ),
+    "a file is of another run": r" is of another run than ",
     # Continuing
     "the run would not continue bit for bit": (
         r"^the run would not continue bit for bit|nothing shows whether the run would continue"

@@ -50,6 +50,7 @@ from shoestring.remote.backup.processes import copying, require_elsewhere, resto
 from shoestring.techniques import checkpointing, expandable_segments, offload
 from shoestring.techniques.fallbacks import Sizes
 from shoestring.training.checkpoint.divided import whole
+from shoestring.training.checkpoint.identity import new_id
 from shoestring.training.checkpoint.trained import frozen_digest
 from shoestring.training.engine.determinism import deterministic
 from shoestring.training.engine.environment import differences
@@ -60,6 +61,7 @@ from shoestring.training.processes.choice import choose_processes
 from shoestring.training.processes.one_process import ONE_PROCESS, Processes
 from shoestring.training.record import Record
 from shoestring.training.request import SessionRequest
+from shoestring.training.run_directory import one_run
 from shoestring.training.run_directory.directory import RunDirectory
 from shoestring.training.run_directory.stored import StoredPlan
 from shoestring.training.run_store import open_store, run_saver
@@ -208,6 +210,7 @@ def surviving(
                     stop=stop,
                     disk_bytes=disk_bytes,
                     allow_inexact=allow_inexact,
+                    identity=directory.identity(),
                     ranks=group,
                 )
                 learning = Learning(trainer, allow_inexact=allow_inexact, extend=extend)
@@ -255,7 +258,9 @@ def _opened(
     with directory.locked():
         if directory.plan() is None:
             with explaining(f"{directory.plan_file} could not be written"):
-                StoredPlan(recipe="a trainer", settings=settings.json()).write(directory.plan_file)
+                plan = StoredPlan(recipe="a trainer", settings=settings.json(), run=new_id())
+                plan.write(directory.plan_file)
+        one_run.name_run(directory.path)
         with copying(directory, places["backup"], stop, "backup"):
             yield
 

@@ -23,7 +23,7 @@ def load_calibration(run: Path) -> Calibration:
             device=measured.device.title, factor=1.0, spread=spread, input_seconds=0.0, save_rate=None, rates=measured
         )
     directory = RunDirectory(run)
-    directory.refuse_links()
+    directory.require_own()
     stored = directory.plan()
     if stored is None or stored.plan is None:
         raise UsageError(f"{directory.plan_file} contains no plan", hint="pass the directory of a run that has trained")

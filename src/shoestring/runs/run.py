@@ -214,7 +214,7 @@ def _find_weights(path: Path, *, has_recipe: bool) -> tuple[RunDirectory | None,
     require_present(path, "pass a run's directory, for example runs/NAME")
     run = RunDirectory(path)
     if run.plan_file.exists():
-        run.refuse_links()
+        run.require_own()
         for folder in (run.best, run.light):
             if has_weights(folder):
                 return run, folder
@@ -225,7 +225,7 @@ def _find_weights(path: Path, *, has_recipe: bool) -> tuple[RunDirectory | None,
     # Full checkpoints and the weights of epochs, in light/, have the same names.
     run = RunDirectory(path.parent.parent if is_checkpoint(path) else path.parent)
     if run.plan_file.exists():
-        run.refuse_links()
+        run.require_own()
         if has_weights(path) or (is_checkpoint(path) and path.parent == run.checkpoints):
             return run, path
     if has_recipe:

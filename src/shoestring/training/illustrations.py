@@ -3,13 +3,14 @@
 They are for people: nothing of the run depends on them, so what prevents them is a note and not an error.
 """
 
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from shoestring.training.checkpoint.files import remove_own
 from shoestring.training.engine.memory import Failure
 from shoestring.training.processes.steps import with_whole_model
+from shoestring.training.run_directory.contents import EVIDENCE_FOLDER
 from shoestring.training.session.stop import SessionOver
 from shoestring.training.training_session import TrainingSession
 from shoestring.training.undisturbed import compute_undisturbed
@@ -83,7 +84,7 @@ def _suffix(content: bytes) -> str | None:
 
 def _write(folder: Path, rows: list[dict[str, Any]], images: list[list[tuple[str, bytes]]]) -> None:
     """Write the images of each row, and then remove the folders of earlier evaluations of the same part."""
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_own(folder, EVIDENCE_FOLDER)
     folder.mkdir(parents=True)
     try:
         for row, row_images in zip(rows, images, strict=True):
@@ -94,8 +95,8 @@ def _write(folder: Path, rows: list[dict[str, Any]], images: list[list[tuple[str
                 files.append({"caption": caption, "file": name})
             row["images"] = files
     except OSError:  # a full disk needs the space for checkpoints
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_own(folder, EVIDENCE_FOLDER)
         raise
     for old in folder.parent.glob(f"{folder.name.rpartition('-')[0]}-*"):
-        if old != folder:
-            shutil.rmtree(old, ignore_errors=True)
+        if old != folder and EVIDENCE_FOLDER.fullmatch(old.name):
+            remove_own(old, EVIDENCE_FOLDER)

@@ -3,6 +3,7 @@
 from shoestring.base.system_errors import explaining
 from shoestring.recipe.parts import Parts
 from shoestring.training.checkpoint.folder import verify_folder, write_folder
+from shoestring.training.checkpoint.identity import RunIdentity
 from shoestring.training.run_directory.directory import RunDirectory
 
 
@@ -18,8 +19,8 @@ def load_preprocessing(run: RunDirectory, parts: Parts) -> bool:
     return True
 
 
-def save_preprocessing(run: RunDirectory, parts: Parts) -> None:
+def save_preprocessing(run: RunDirectory, parts: Parts, identity: RunIdentity | None) -> None:
     """Store the preprocessing of a recipe that has read its data, once in a run. Raises ShoestringError."""
     if parts.use.save_preprocessing and not run.preprocessing.is_dir():
         with explaining(f"{run.preprocessing} could not be written", ", then train again"):
-            write_folder(run.preprocessing, parts.use.save_preprocessing)
+            write_folder(run.preprocessing, parts.use.save_preprocessing, identity)

@@ -1,11 +1,11 @@
 """The record of a session: what happens in it, as events of the run and as progress messages for the user."""
 
-import dataclasses
 import json
 import os
 import platform
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -80,6 +80,8 @@ class Record:
             self.events: Events | NoEvents = (
                 Events(run.events_file, self.progress.message) if is_writer else NoEvents(run.events_file)
             )
+        identity = run.identity()
+        self._run_id = identity.id if identity else ""
         state = run.state()
         self._has_state, before = state is not None, state or StoredState()
         self.update = self._first_update = before.update
@@ -133,6 +135,7 @@ class Record:
             machine=_machine(),
             versions={"shoestring": __version__, "python": platform.python_version(), "torch": torch.__version__},
             pid=os.getpid(),
+            **({"run": self._run_id} if self._run_id else {}),
             **host_memory().json(),
         )
         self._record_earlier_sessions()
@@ -297,7 +300,7 @@ class Record:
             saving_seconds=self._seconds_by_kind["saving"],
             evaluating_seconds=self._seconds_by_kind["evaluating"],
             updates=self.update - self._first_update,
-            state_sha256=state_digest(dataclasses.asdict(state)),
+            state_sha256=state_digest(state.json()),
         )
         if self.events.lost:
             self.progress.message(
@@ -330,7 +333,7 @@ class Record:
             )
 
     def _state(self, status: str, reason: str) -> StoredState:
-        return self._files.state(
+        state = self._files.state(
             status,
             reason,
             update=self.update,
@@ -338,6 +341,7 @@ class Record:
             metrics=self._metrics,
             test_weights=self.test_weights,
         )
+        return replace(state, run=self._run_id)
 
     def _write_ledger(self, status: str) -> None:
         """Write the ledger, a sum of the events. It can be computed again, so a failure is no error."""

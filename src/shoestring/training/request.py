@@ -6,6 +6,7 @@ import torch
 
 from shoestring.base.settings import Settings
 from shoestring.recipe.options import LoadedRecipe
+from shoestring.training.checkpoint.identity import RunIdentity
 from shoestring.training.data.logical_shards import LogicalShards
 from shoestring.training.engine.parallel.ranks import ONE_RANK, Ranks
 from shoestring.training.processes.choice import choose_processes
@@ -32,6 +33,8 @@ class SessionRequest:
     allow_inexact: bool = False
     """Whether to continue with other versions, hardware or settings."""
 
+    identity: RunIdentity | None = None
+    """What the files of the run name it by; None for a run of an earlier version, and if nothing is saved."""
     ranks: Ranks = ONE_RANK
     """The group of the processes that train together."""
 

@@ -63,6 +63,7 @@ def _run_store(request: SessionRequest, record: Record, writers: Processes) -> S
         limit_bytes=request.disk_bytes,
         expendable=lambda: light.list_weights_folders(request.run.light),
         on_damaged=record.damaged,
+        run=request.identity,
     )
     request.stop.signals.describe_loss = lambda: f"updates after {store.newest_verified() or 'the start'} are lost"
     return store

@@ -68,7 +68,7 @@ def _load(request: SessionRequest, record: Record) -> tuple[SessionRequest, dict
     """Return what `load_data` does. The first process stores the preprocessing, which the others then load."""
     request, data, notes = load_data(request, record)
     if request.processes.is_first:
-        save_preprocessing(request.run, request.recipe.parts)
+        save_preprocessing(request.run, request.recipe.parts, request.identity)
     return request, data, notes
 
 

@@ -52,7 +52,8 @@ def _write(
     session: TrainingSession, folder: Path, facts: dict[str, Any], weights: Mapping[str, torch.Tensor] | None
 ) -> Path:
     rounded = session.request.settings.light_weights or "own"
-    save = partial(save_light, folder, session.state.model, facts, rounded=rounded, weights=weights)
+    run, model = session.request.identity, session.state.model
+    save = partial(save_light, folder, model, facts, rounded=rounded, weights=weights, run=run)
     return retry_with_freed_memory(save, "saving the weights")
 
 

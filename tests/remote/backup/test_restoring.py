@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from shoestring.remote.backup.identity import write_identity
 from shoestring.remote.backup.restoring import restore
 from shoestring.remote.backup.urls import parse_url
 from shoestring.training.checkpoint.files import with_digest
+from shoestring.training.run_directory.directory import RunDirectory
 from tests.remote.backup.example_runs import OTHER_ID, RUN_ID, content, copier, save
 
 
@@ -40,7 +42,8 @@ def test_the_newest_copy_is_restored(copies):
     assert message.startswith("restored update 2 ")
     original = content(copies.with_name("run"))
     restored_files = content(path)
-    assert restored_files.pop("backup.json")
+    assert restored_files.pop("backup.json") and "lock" in restored_files
+    restored_files.pop("lock")
     assert restored_files == {name: text for name, text in original.items() if "update-00000001" not in name}
     assert not [entry for entry in path.parent.iterdir() if entry.name.startswith(".")]
 
@@ -155,9 +158,70 @@ def test_no_run_is_overwritten(copies, run_id, message):
     assert content(run.path) == before
 
 
-def test_leftovers_of_a_killed_restoring_are_removed(copies):
-    left = copies.with_name(".new.restoring-999999999")
-    left.mkdir()
-    (left / "plan.json").write_text("{}")
-    restored(copies)
-    assert not left.exists()
+def test_hidden_files_of_the_user_stay(copies):
+    path = copies.with_name("new")
+    for name in (".git/HEAD", ".ssh/id_ed25519", ".env", ".mine/plan.json"):
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text("mine")
+    (path / ".link").symlink_to(copies)
+    before = content(path)
+    assert restored(copies)[0].startswith("restored update 2 ")
+    assert before.items() <= content(path).items() and (path / ".link").is_symlink()
+
+
+@pytest.mark.parametrize("name", ["state.json", "planning.jsonl"])
+def test_a_file_of_the_user_under_a_name_of_a_run_stays(copies, name):
+    path = copies.with_name("new")
+    path.mkdir()
+    (path / name).write_text('{"capital": "Paris"}')
+    with pytest.raises(UsageError, match=f"is not empty and contains no run: {name}"):
+        restored(copies)
+    with pytest.raises(UsageError, match=f"is not empty and contains no run: {name}"):
+        RunDirectory(path).create()
+    assert content(path) == {name: b'{"capital": "Paris"}'}
+
+
+def test_the_working_directory_is_restored_in_place(copies, monkeypatch):
+    path = copies.with_name("new")
+    path.mkdir()
+    monkeypatch.chdir(path)
+    number = path.stat().st_ino
+    restore(Path(), parse_url(str(copies), "--from"))
+    assert (path / "plan.json").exists() and path.stat().st_ino == number
+
+
+@pytest.mark.parametrize("moved", [0, 1, 3, 5])
+def test_a_killed_restoring_is_completed(copies, moved, monkeypatch):
+    """Killed before or while the files are moved to their places, of which there are six."""
+    path = copies.with_name("new")
+    replace, count = Path.replace, 0
+
+    def killed(source, target):
+        nonlocal count
+        if Path(target).parent == path:
+            count += 1
+            if count > moved:
+                raise KeyboardInterrupt
+        return replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            restored(copies)
+    assert not (path / "plan.json").exists()
+    if moved:
+        with pytest.raises(UsageError, match="is not empty and contains no run") as error:
+            RunDirectory(path).create()
+        assert "with --from" in error.value.hint
+    assert "at least as far as its copy" in restored(copies)[0]
+    complete = restored(copies, "complete")[1]
+    assert content(path) == content(complete)
+    assert {entry.name for entry in path.iterdir()} == {entry.name for entry in complete.iterdir()}
+
+
+def test_what_was_not_complete_is_restored_anew(copies):
+    path = copies.with_name("new")
+    (path / ".restoring" / "run").mkdir(parents=True)
+    (path / ".restoring" / "run" / "plan.json").write_text("{}")
+    assert restored(copies)[0].startswith("restored update 2 ")
+    assert not (path / ".restoring").exists()

@@ -104,6 +104,20 @@ def test_all_folds_have_one_plan(unbroken):
     assert plans[0]["plan"]["job"] == plans[1]["plan"]["job"] == plans[2]["plan"]["job"]
 
 
+def test_each_fold_is_a_run_of_its_own_and_its_files_name_it(unbroken):
+    run, _ = unbroken
+    plans = {fold: json.loads((fold / "plan.json").read_text()) for fold in run.glob("fold-*")}
+    assert len({plan["run"] for plan in plans.values()}) == 3
+    for fold, plan in plans.items():
+        manifests = [path.parent for path in fold.rglob("manifest.json")]
+        assert {path.relative_to(fold).parts[0] for path in manifests} >= {"checkpoints", "light"}
+        identity = {"id": plan["run"], "recipe": plan["recipe"], "options": plan["options"]}
+        assert all(json.loads((path / "manifest.json").read_text())["run"] == identity for path in manifests)
+        assert json.loads((fold / "state.json").read_text())["run"] == plan["run"]
+        first = json.loads((fold / "events.jsonl").read_text().splitlines()[0])
+        assert first["event"] != "session" or first["run"] == plan["run"]
+
+
 def test_interrupted_folds_end_in_the_same_bits(unbroken, tmp_path):
     whole, _ = unbroken
     run = tmp_path / "run"

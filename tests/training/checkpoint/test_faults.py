@@ -75,7 +75,7 @@ def test_failed_operation_loses_no_complete_checkpoint(tmp_path, error, update):
         assert reopened.updates()[-1] == 9
         shutil.rmtree(folder)
     # The save succeeds although dropping the page cache fails, or an operation after the rename.
-    assert failed >= 0.6 * len(names)
+    assert failed >= 0.55 * len(names)
 
 
 def test_corrupted_write_is_detected_on_reading_back(tmp_path):
@@ -95,7 +95,7 @@ def test_corrupted_write_is_detected_on_reading_back(tmp_path):
 
 
 def test_full_disk_removes_oldest_expendable_paths_first(tmp_path):
-    expendable = [tmp_path / "light" / name for name in ("a", "b", "c")]
+    expendable = [tmp_path / "light" / f"update-0000000{number}" for number in (1, 2, 3)]
     for path in expendable:
         path.mkdir(parents=True)
     store = Store(tmp_path / "checkpoints", expendable=lambda: expendable)

@@ -315,10 +315,10 @@ def test_only_leftovers_of_version_0_1_0_are_removed(tmp_path):
 
 def test_files_of_later_format_are_not_modified(tmp_path):
     unnamed(tmp_path / "set")
-    value = add_digest({"format": 3, "anything": 1})
+    value = add_digest({"format": 4, "anything": 1})
     (tmp_path / "set" / MANIFEST).write_text(json.dumps(value))
     before = {path.name: sha256(path) for path in (tmp_path / "set").iterdir()}
     for attempt in (lambda: save(tmp_path / "set", NEW), lambda: open_verified(tmp_path / "set", NAMES[0])):
-        with pytest.raises(CheckpointError, match="has format 3"):
+        with pytest.raises(CheckpointError, match="has format 4"):
             attempt()
     assert {path.name: sha256(path) for path in (tmp_path / "set").iterdir()} == before

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoestring.base.errors import CheckpointError
+from shoestring.training.checkpoint.identity import RunIdentity
 from shoestring.training.checkpoint.manifest import (
     MANIFEST,
     DamagedFileError,
@@ -54,6 +55,7 @@ WEIGHTS = Manifest(
     update=None,
     files={"adapter_config.json": ENTRY, "adapter_model.safetensors": ENTRY},
     weights={"trained": ("adapter_config.json", "adapter_model.safetensors")},
+    run=RunIdentity(id="a" * 32, recipe="legal", options={"seed": 0}),
 )
 
 
@@ -72,9 +74,10 @@ def test_manifest_round_trips(tmp_path, manifest):
 
 def test_manifest_is_written_as_documented():
     assert content(WEIGHTS) == {
-        "format": 2,
+        "format": 3,
         "kind": "weights",
         "update": None,
+        "run": {"id": "a" * 32, "recipe": "legal", "options": {"seed": 0}},
         "files": {name: {"bytes": 8, "sha256": DIGEST} for name in WEIGHTS.files},
         "weights": {"trained": ["adapter_config.json", "adapter_model.safetensors"]},
     }
@@ -93,7 +96,20 @@ def test_format_1_is_a_full_checkpoint():
     )
 
 
-@pytest.mark.parametrize("file_format", [3, 99, 0, None, True, 2.0, "2", [2]])
+def test_format_2_names_no_run():
+    value = {**content(SHARDED), "format": 2}
+    assert parse(add_digest(value), FOLDER) == SHARDED
+    with pytest.raises(DamagedFileError, match="'run', which is not a key"):
+        parse(add_digest({**content(WEIGHTS), "format": 2}), FOLDER)
+
+
+@pytest.mark.parametrize("run", [None, "a" * 32, {}, {"id": "a"}, {"id": "a" * 32, "options": []}])
+def test_damaged_name_of_a_run_is_damage(run):
+    with pytest.raises(DamagedFileError, match="the run"):
+        parse(add_digest({**content(WEIGHTS), "run": run}), FOLDER)
+
+
+@pytest.mark.parametrize("file_format", [4, 99, 0, None, True, 2.0, "2", [2]])
 def test_unknown_format_is_not_reported_as_damage(file_format):
     with pytest.raises(CheckpointError, match="update-00000012 has format") as error:
         parse(add_digest({**content(SHARDED), "format": file_format}), FOLDER)

@@ -1,10 +1,19 @@
+import os
+
 import pytest
 import torch
 
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
 from shoestring.recipe.finding import find
-from shoestring.training.engine.environment import content_digest, differences, environment, require_same
+from shoestring.training.engine import environment as module
+from shoestring.training.engine.environment import (
+    bytes_digest,
+    content_digest,
+    differences,
+    environment,
+    require_same,
+)
 
 
 @pytest.fixture
@@ -49,6 +58,28 @@ def test_digest_of_a_directory_has_names_and_sizes(tmp_path):
     assert content_digest(tmp_path) == before
     (tmp_path / "more" / "a.tif").write_text("1")
     assert content_digest(tmp_path) != before
+
+
+@pytest.mark.parametrize("limits", [(1024, 1 << 20), (1024, 40), (2, 40)], ids=["whole", "blocks", "some files"])
+def test_changed_bytes_of_equal_size_are_a_difference(tmp_path, limits, monkeypatch):
+    for name, value in zip(("_MOST_FILES", "_MOST_BYTES", "_BLOCK_BYTES"), (*limits, 8), strict=True):
+        monkeypatch.setattr(module, name, value)
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_text("0123456789" * 10)
+    before, sizes = bytes_digest(tmp_path), content_digest(tmp_path)
+    assert bytes_digest(tmp_path) == before
+    (tmp_path / "b.csv").write_text("x" + "0123456789" * 9 + "012345678")
+    assert content_digest(tmp_path) == sizes and bytes_digest(tmp_path) != before
+    saved, present = {"bytes of data": before}, {"bytes of data": bytes_digest(tmp_path)}
+    assert differences(saved, present) == ["data: the content of its files has changed since the checkpoint"]
+    assert differences({}, present) == []  # a checkpoint of an earlier version
+
+
+def test_file_that_cannot_be_read_is_no_error(tmp_path):
+    (tmp_path / "a.csv").write_text("1")
+    (tmp_path / "gone").symlink_to(tmp_path / "nothing")
+    os.mkfifo(tmp_path / "pipe")
+    assert bytes_digest(tmp_path)
 
 
 def test_digest_of_a_link_is_that_of_its_file(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from shoestring.base.errors import UsageError
 from shoestring.training.checkpoint.reserved import reserve_of
-from shoestring.training.run_directory.contents import BY_NAME, ENTRIES, PLAN, TRAINER
+from shoestring.training.run_directory.contents import BY_NAME, ENTRIES, PLAN, RESTORING, TRAINER
 from shoestring.training.run_directory.directory import RunDirectory
 from shoestring.training.run_directory.location import find_run
 
@@ -51,7 +51,7 @@ def test_only_what_a_killed_process_was_writing_is_removed(entry, tmp_path):
     unfinished.touch()
     with RunDirectory(tmp_path).locked():
         assert unfinished.exists() == (entry.is_folder or not entry.is_replaced)
-    assert (tmp_path / entry.name).exists() == (entry != TRAINER)
+    assert (tmp_path / entry.name).exists() == (entry not in (TRAINER, RESTORING))
 
 
 def test_every_path_of_a_run_is_in_the_table(tmp_path):

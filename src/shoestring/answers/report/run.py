@@ -87,7 +87,7 @@ def require_run(path: Path) -> RunDirectory:
             f"{path} is not a run directory: it contains none of {', '.join(file.name for file in run_files)}",
             hint=naming_folds(path, "pass the directory of a run, as created by `shoestring train RECIPE --run DIR`"),
         )
-    run.refuse_links()
+    run.require_own()
     return run
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -10,6 +11,9 @@ from pathlib import Path
 from shoestring.base.processes import is_running
 from shoestring.base.reading import read_blocks
 from shoestring.training.checkpoint.files import remove_file, replace, sync, write_file
+
+_UNFINISHED = re.compile(r"\.(?:[0-9a-f]{64}|[0-9]+-update-[0-9]+-[0-9a-f]+\.json)\.[0-9]+")
+"""The names of the files that a process is writing: that of an object or a commit, and the id of the process."""
 
 
 class FolderStore:
@@ -50,7 +54,7 @@ class FolderStore:
         """Remove what killed processes of this machine have left: their names end with the process id."""
         for path in folder.glob(".*"):
             pid = path.name.rpartition(".")[2]
-            if pid.isdecimal() and not is_running(int(pid)):
+            if _UNFINISHED.fullmatch(path.name) and not is_running(int(pid)):
                 remove_file(path)
 
     def close(self) -> None:

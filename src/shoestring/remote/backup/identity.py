@@ -1,16 +1,15 @@
-"""The file backup.json of a run's directory: the id of the run, by which its copies are known as its own."""
+"""The file backup.json of a run's directory: the id of the run, by which its copies are known as its own, and where
+they are.
+"""
 
-import os
-import re
 from contextlib import suppress
 from pathlib import Path
 
 from shoestring.base.errors import UsageError
 from shoestring.base.reading import TEXT, find_problems, read_json
 from shoestring.training.checkpoint.files import write_json
+from shoestring.training.checkpoint.identity import is_id, new_id
 from shoestring.training.run_directory.directory import RunDirectory
-
-_RUN = re.compile(r"[0-9a-f]{32}")
 
 
 def read_identity(file: Path) -> dict[str, str] | None:
@@ -25,7 +24,7 @@ def read_identity(file: Path) -> dict[str, str] | None:
         raise _damaged(file, "it has other keys than run and url")
     if problems := find_problems(value, {"run": TEXT, "url": TEXT}):
         raise _damaged(file, "; ".join(problems))
-    if not _RUN.fullmatch(value["run"]):
+    if not is_id(value["run"]):
         raise _damaged(file, "run is no id")
     return value
 
@@ -36,9 +35,12 @@ def write_identity(file: Path, run_id: str, url: str) -> None:
 
 
 def ensure_identity(run: RunDirectory, url: str) -> str:
-    """Return the id of a run that is copied to `url`; a new one if it has none yet. Raises UsageError and OSError."""
-    known = read_identity(run.backup_file)
-    run_id = known["run"] if known else os.urandom(16).hex()
+    """Return the id of a run that is copied to `url`, and record the place. Raises UsageError and OSError.
+
+    A run whose plan cannot have an id, because it was changed by hand, has one for its copies alone.
+    """
+    known, identity = read_identity(run.backup_file), run.identity()
+    run_id = identity.id if identity else known["run"] if known else new_id()
     if known != {"run": run_id, "url": url}:
         write_identity(run.backup_file, run_id, url)
     return run_id
@@ -55,5 +57,5 @@ def earlier_url(run: RunDirectory) -> str:
 def _damaged(file: Path, problem: str) -> UsageError:
     return UsageError(
         f"{file} is damaged: {problem}",
-        hint="remove it and give --backup a new place: the copies of the old one are then those of another run",
+        hint="remove it: the next session with --backup writes it again, with the id of the run",
     )

@@ -1,16 +1,14 @@
-"""Beginning from a copy: the newest complete one is restored beside the run's directory, verified, and then renamed."""
+"""Beginning from a copy: the newest one is restored into a hidden folder, verified, and moved to its places."""
 
 import errno
 import os
-import re
 import shlex
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from shoestring.base.errors import RunError, ShoestringError, UsageError
-from shoestring.base.processes import is_running
 from shoestring.base.streams import write_messages
 from shoestring.base.system_errors import explaining, reason
 from shoestring.base.units import MIB, bytes_text
@@ -27,9 +25,9 @@ from shoestring.remote.backup.identity import read_identity, write_identity
 from shoestring.remote.backup.opened import newest_checkpoint
 from shoestring.remote.backup.stores import Store, open_store
 from shoestring.remote.backup.urls import Location, redacted
-from shoestring.training.checkpoint.files import remove, sync, write_file
+from shoestring.training.checkpoint.files import sync, write_file
 from shoestring.training.checkpoint.manifest import FileEntry
-from shoestring.training.run_directory.contents import accepted_before_plan
+from shoestring.training.run_directory.arriving import Arrival, remove_empty, unexpected_names
 from shoestring.training.run_directory.directory import RunDirectory
 from shoestring.training.run_directory.lock import locked
 
@@ -62,7 +60,7 @@ def restore(run: Path, location: Location, *, is_backup: bool = False) -> str:
 
 def _restore(run: Path, store: Store, names: list[CommitName], location: Location, *, is_backup: bool) -> str:
     directory = RunDirectory(run)
-    directory.refuse_links()
+    directory.require_own()
     if directory.plan_file.exists():
         return _compare(directory, store, names, location)
     if not names and is_backup:
@@ -73,9 +71,24 @@ def _restore(run: Path, store: Store, names: list[CommitName], location: Locatio
             f"{location.option} {location.url}: there is no complete copy of a run",
             hint=f"check the URL; to start a new run, leave out {location.option}, or give the same URL as the backup",
         )
-    _require_empty(run)
     with explaining(f"{run} could not be restored", ", then train again"):
-        commit, notes = _restore_newest(run, store, names, location)
+        is_new = not run.exists()
+        run.mkdir(parents=True, exist_ok=True)
+        arrival = Arrival(run)
+        if not arrival.is_complete:
+            _require_empty(run)
+        with locked(run):
+            if arrival.is_complete:
+                arrival.finish()
+                return _compare(directory, store, names, location)
+            _require_empty(run)  # again: another session may have begun a run here
+            try:
+                commit, notes = _restore_newest(run, arrival, store, names, location)
+            finally:
+                if not arrival.is_complete:  # else some files may be in their places
+                    arrival.discard()
+                if is_new:
+                    remove_empty(run)
     write_messages(*(f"note: {note}" for note in notes))
     return f"restored update {commit.update} from {location.url}: {len(commit.files)} files, {bytes_text(commit.bytes)}"
 
@@ -104,14 +117,14 @@ def _create_place(location: Location) -> None:
 def _compare(run: RunDirectory, store: Store, names: list[CommitName], location: Location) -> str:
     """Return that the run is as far as its copy. Raises UsageError if not, or if it is another run."""
     update = newest_checkpoint(run) or 0
-    identity = read_identity(run.backup_file)
+    own_id = _own_id(run)
     for name in names:
         try:
             commit = _read_commit(store, name)
         except ValueError:
             continue
-        if not identity or identity["run"] != commit.run:
-            run_here = f"run {identity['run'][:8]}" if identity else "one that was never copied"
+        if own_id != commit.run:
+            run_here = f"run {own_id[:8]}" if own_id else "one that was never copied"
             raise UsageError(
                 f"{run.path} has another run than {location.url}: {run_here} here, run {commit.run[:8]} there",
                 hint="give another directory: --run runs/NAME; or, to continue the run that is here, leave out "
@@ -130,34 +143,36 @@ def _compare(run: RunDirectory, store: Store, names: list[CommitName], location:
     return f"{run.path} is at update {update}, at least as far as its copy in {location.url}: nothing is restored"
 
 
+def _own_id(run: RunDirectory) -> str | None:
+    """Return the id of a run; for one of an earlier version the id of its copies, None if it was never copied."""
+    identity, copied = run.identity(), read_identity(run.backup_file)
+    return identity.id if identity else copied["run"] if copied else None
+
+
 def _require_empty(run: Path) -> None:
-    with explaining(f"{run} cannot be used as a run directory"):
-        names = {path.name for path in run.iterdir()} if run.exists() else set()
-    if unexpected := {name for name in names if not name.startswith(".")} - accepted_before_plan("restore"):
+    if unexpected := unexpected_names(run, "restore"):
         raise UsageError(
-            f"{run} is not empty and contains no run: {', '.join(sorted(unexpected)[:5])}",
+            f"{run} is not empty and contains no run: {', '.join(unexpected[:5])}",
             hint="choose an empty or new directory: --run runs/NAME",
         )
 
 
-def _restore_newest(run: Path, store: Store, names: list[CommitName], location: Location) -> tuple[Commit, list[str]]:
-    run.parent.mkdir(parents=True, exist_ok=True)
-    _remove_unfinished(run)
+def _restore_newest(
+    run: Path, arrival: Arrival, store: Store, names: list[CommitName], location: Location
+) -> tuple[Commit, list[str]]:
     problems = []
     for name in names:
-        folder = run.with_name(f".{run.name}.restoring-{os.getpid()}")
         try:
             commit = _read_commit(store, name)
-            _require_space(run.parent, commit)
-            folder.mkdir()
-            _restore_files(folder, store, commit)
-            write_identity(RunDirectory(folder).backup_file, commit.run, location.url)
-            _replace_empty(run, folder)
+            _require_space(run, commit)
+            arrival.begin()
+            _restore_files(arrival.files, store, commit)
+            write_identity(RunDirectory(arrival.files).backup_file, commit.run, location.url)
+            RunDirectory(arrival.files).require_own()
         except (_DamagedCopyError, ValueError) as error:
             problems.append(f"{name}: {error}")
             continue
-        finally:
-            remove(folder)
+        arrival.finish()
         return commit, [f"damaged in {location.url}: {problem}; the copy before it is taken" for problem in problems]
     raise RunError(
         f"no copy in {location.url} can be restored",
@@ -211,35 +226,13 @@ class _Reading:
             ) from error
 
 
-def _require_space(parent: Path, commit: Commit) -> None:
-    free = shutil.disk_usage(parent).free
+def _require_space(run: Path, commit: Commit) -> None:
+    free = shutil.disk_usage(run).free
     if commit.bytes + MIB > free:
         raise RunError(
-            f"the copy has {bytes_text(commit.bytes)}, but {parent} has {bytes_text(free)} free",
+            f"the copy has {bytes_text(commit.bytes)}, but {run} has {bytes_text(free)} free",
             hint="free disk space there, or restore to another disk: --run",
         )
-
-
-def _replace_empty(run: Path, folder: Path) -> None:
-    """Rename the restored folder to the run's directory, which has no run. A kill leaves either of them."""
-    if run.exists():
-        with locked(run):  # another session may be planning a run here
-            _require_empty(run)
-        for name in accepted_before_plan("restore"):
-            with suppress(FileNotFoundError):
-                (run / name).unlink()
-        for path in run.iterdir():
-            if path.name.startswith("."):
-                remove(path)
-    folder.rename(run)
-    sync(run.parent)
-
-
-def _remove_unfinished(run: Path) -> None:
-    pattern = re.compile(rf"\.{re.escape(run.name)}\.restoring-(?P<pid>[0-9]+)")
-    for path in run.parent.iterdir():
-        if (match := pattern.fullmatch(path.name)) and not is_running(int(match["pid"])):
-            remove(path)
 
 
 def _read_commit(store: Store, name: CommitName) -> Commit:

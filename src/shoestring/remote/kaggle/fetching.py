@@ -7,7 +7,7 @@ import errno
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -22,6 +22,8 @@ from shoestring.remote.kaggle.client import Client, KaggleError
 from shoestring.remote.kaggle.kernel.program.places import LOG_FILE
 from shoestring.remote.kaggle.kernel.session_file import NAME, OutputFile, SessionFile, read_session_file
 from shoestring.training.checkpoint.files import remove, sha256, sync
+from shoestring.training.checkpoint.identity import RunIdentity
+from shoestring.training.run_directory.arriving import move_entries
 from shoestring.training.run_directory.contents import BY_NAME, ENTRIES, KAGGLE, PLAN, accepted_before_plan
 from shoestring.training.run_directory.directory import RunDirectory
 from shoestring.training.run_directory.lock import locked
@@ -122,7 +124,8 @@ def fetch_run(
             sync(incoming)
         with locked(run):
             require_not_further(run, session.update)
-            _exchange(incoming / RUN, run)
+            _require_same_run(incoming / RUN, run)
+            move_entries(incoming / RUN, run)
         shutil.rmtree(incoming, ignore_errors=True)
 
 
@@ -232,19 +235,27 @@ def require_not_further(run: Path, update: int) -> None:
         )
 
 
+def _require_same_run(incoming: Path, run: Path) -> None:
+    """Raise UsageError if the files that have come are of several runs, or of another one than is in `run`."""
+    RunDirectory(incoming).require_own()
+    own, fetched = _identity(run), _identity(incoming)
+    if own and fetched and own.id != fetched.id:
+        raise UsageError(
+            f"{run} has another run than Kaggle: run {own.short_id} here, run {fetched.short_id} there",
+            hint=f"to go on with the run here: shoestring train RECIPE --run {run}; to fetch the other one, move all "
+            f"but {KAGGLE.name}/ out of {run}, and give the same command again",
+        )
+
+
+def _identity(run: Path) -> RunIdentity | None:
+    with suppress(UsageError):  # a damaged plan may be replaced
+        return RunDirectory(run).identity()
+    return None
+
+
 def _is_of_run(name: str) -> bool:
     parts = PurePosixPath(name).parts
     return len(parts) > 1 and parts[0] == RUN and parts[1] in BY_NAME and BY_NAME[parts[1]].on_kaggle != "removed"
-
-
-def _exchange(incoming: Path, run: Path) -> None:
-    """Move the entries of a run that is complete to their places; the plan, which makes it a run, is the last one."""
-    entries: Iterable[Path] = sorted(incoming.iterdir(), key=lambda entry: (entry.name == PLAN.name, entry.name))
-    for entry in entries:
-        if entry.is_dir():
-            remove(run / entry.name)
-        entry.replace(run / entry.name)
-    sync(run)
 
 
 def _part_file(path: Path) -> Path:

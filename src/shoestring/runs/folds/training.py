@@ -10,6 +10,7 @@ from shoestring.recipe.options import LoadedRecipe, own_fields
 from shoestring.runs.train.launch import launch
 from shoestring.runs.train.session import LaunchRequest, local_target
 from shoestring.runs.train.starting import write_config_file
+from shoestring.training.checkpoint.identity import new_id
 from shoestring.training.run_directory.directory import RunDirectory
 from shoestring.training.run_directory.fold_runs import run_of
 from shoestring.training.run_directory.stored import StoredPlan
@@ -58,7 +59,8 @@ def _take_over_plan(
     of_fold, _ = choose(loaded, options, stored=True)
     settings = first.reopen(directory.plan_file, {}, loaded).settings
     directory.create()
-    StoredPlan.from_recipe(of_fold, {**plan, "options": config.as_json(of_fold.options)}).write(directory.plan_file)
+    plan = {**plan, "options": config.as_json(of_fold.options)}
+    StoredPlan.from_recipe(of_fold, plan, run=new_id()).write(directory.plan_file)
     write_config_file(
         directory,
         of_fold,

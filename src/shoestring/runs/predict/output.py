@@ -235,7 +235,8 @@ def _meta(
     """Return the stored description of the rows, or write a new one if there are no rows yet."""
     file = meta_file(path)
     for leftover in path.parent.glob(f".{glob.escape(file.name)}.*"):
-        remove_file(leftover)
+        if leftover.name.rpartition(".")[2].isdecimal():  # the id of the process that was writing it
+            remove_file(leftover)
     if is_new and (file.exists() or not path.stat().st_size):
         counts = {"batch": batch, "size": batch, "rows": 0, "errors": 0, "complete": False, "rows_sha256": None}
         meta = {"format": 1, **origin, **facts, **counts, "out_of_memory": []}

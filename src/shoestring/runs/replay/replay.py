@@ -109,7 +109,7 @@ def _find_directory(location: Path, update: int, on: str) -> RunDirectory:
     require_present(location, "for example: shoestring replay runs/NAME")
     if not run.plan_file.exists():
         raise UsageError(f"{location} is not the directory of a run", hint="for example: shoestring replay runs/NAME")
-    run.refuse_links()
+    run.require_own()
     plan, state = run.plan(), run.state()
     assert plan is not None
     if plan.settings is not None and plan.reference is None:

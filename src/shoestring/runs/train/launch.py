@@ -1,6 +1,5 @@
 """Start or continue a run: load the recipe, make a plan or reopen the stored one, then train in as many processes."""
 
-import dataclasses
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -33,7 +32,7 @@ from shoestring.training.engine.parallel.launcher import Launcher
 from shoestring.training.monitor.events import is_changed, read
 from shoestring.training.monitor.sinks.names import of_earlier_sessions, require
 from shoestring.training.monitor.sinks.processes import writing_logs
-from shoestring.training.run_directory import trust
+from shoestring.training.run_directory import one_run, trust
 from shoestring.training.run_directory.directory import RunDirectory
 from shoestring.training.run_directory.stored import StoredState, resume_command
 from shoestring.training.session.outcome import Outcome
@@ -136,6 +135,7 @@ def _prepare(
             write_messages(*_of_all_folds(directory, request.folds))
     state = _trusted_state(directory)
     if not state or state.status != "finished":
+        one_run.name_run(directory.path)
         return loaded, settings
     if loaded.source and (note := trust.remember(loaded.source)):
         write_messages(f"note: {note}")
@@ -239,7 +239,7 @@ def _require_reference(recipe: object, values: Mapping[str, object]) -> None:
 def _trusted_state(directory: RunDirectory) -> StoredState | None:
     """Return the run's state; None if it has changed since a session wrote it: the newest checkpoint decides then."""
     state = directory.state()
-    if state and is_changed(dataclasses.asdict(state), read(directory.events_file)):
+    if state and is_changed(state.json(), read(directory.events_file)):
         write_messages(
             f"note: {directory.state_file} has changed since the last session wrote it, so the run is continued from "
             "its newest checkpoint"

@@ -25,8 +25,10 @@ from shoestring.recipe.whole_batch import require_whole_batch
 from shoestring.runs.check.probe.probing import is_enabled, measured_plan
 from shoestring.runs.train.untraced import plan_by_trying, require_certain
 from shoestring.techniques.trainable import require_trainable
-from shoestring.training.checkpoint.files import remove
+from shoestring.training.checkpoint.files import remove_own
+from shoestring.training.checkpoint.identity import new_id
 from shoestring.training.run_directory.config_file import write_config
+from shoestring.training.run_directory.contents import OWN
 from shoestring.training.run_directory.directory import RunDirectory
 from shoestring.training.run_directory.stored import StoredPlan
 from shoestring.training.session.stop import Stop
@@ -122,8 +124,8 @@ def _start_run(
 
 def _store_plan(directory: RunDirectory, loaded: LoadedRecipe, plan: Mapping[str, Any]) -> None:
     with explaining(f"{directory.plan_file} could not be written", ", then train again"):
-        StoredPlan.from_recipe(loaded, plan).write(directory.plan_file)
-    remove(directory.planning_file)
+        StoredPlan.from_recipe(loaded, plan, run=new_id()).write(directory.plan_file)
+    remove_own(directory.planning_file, OWN)
 
 
 def write_config_file(

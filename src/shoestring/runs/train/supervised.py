@@ -5,13 +5,13 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, replace
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from signal import Signals
 from typing import NoReturn
 
-from shoestring.base.errors import RunError, ShoestringError
+from shoestring.base.errors import RunError, ShoestringError, UsageError
 from shoestring.base.streams import write_messages
 from shoestring.hardware import probe, targets
 from shoestring.hardware.catalog import Platform
@@ -102,9 +102,7 @@ def write_pause(
     state = write_state(directory, "paused", reason, resume_command)
     if state.status == "paused":
         duration = {} if seconds is None else {"seconds": seconds}
-        append_end(
-            directory.events_file, asdict(state), update=state.update, status="paused", reason=reason, **duration
-        )
+        append_end(directory.events_file, state.json(), update=state.update, status="paused", reason=reason, **duration)
     return state
 
 
@@ -117,6 +115,9 @@ def write_state(directory: RunDirectory, status: str, reason: str, resume_comman
             resume_command = state.next
         if not directory.plan_file.exists():
             resume_command = START_AGAIN
+        with suppress(UsageError):  # a damaged plan is reported when the run is continued
+            identity = directory.identity()
+            state = replace(state, run=identity.id if identity else "")
         state = replace(state, status=status, reason=reason, update=update, next=resume_command)
         state.write_end(directory.state_file)
     return state

@@ -7,6 +7,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Mapping
@@ -140,14 +141,38 @@ def remove(path: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def remove_renamed(path: Path, renamed: Path) -> None:
-    """Remove a directory by way of the name `renamed`, so that a kill never leaves a part of it under its own name.
+def remove_own(path: Path, names: re.Pattern[str]) -> None:
+    """Remove a file, a link or a directory of ours in a run's directory; errors are ignored.
+
+    `names` are those that it may have, of the table of a run's directory (`run_directory/contents.py`): everything else
+    there is the user's. Nothing but this function removes what a run's directory has, or `tests/test_removals.py` says
+    why. A directory in which another disk is mounted is left alone.
+    """
+    if not names.fullmatch(path.name):
+        raise ValueError(f"{path} has no name of ours, so it is not removed")
+    with suppress(OSError):
+        if not _has_mount(path):
+            remove(path)
+
+
+def remove_own_renamed(path: Path, renamed: Path, names: re.Pattern[str]) -> None:
+    """Remove a directory of ours by way of the name `renamed`: a kill never leaves a part of it under its own name.
 
     Errors are ignored.
     """
+    if not names.fullmatch(path.name):
+        raise ValueError(f"{path} has no name of ours, so it is not removed")
     with suppress(OSError):
         path.rename(renamed)
-        remove(renamed)
+        remove_own(renamed, names)
+
+
+def _has_mount(path: Path) -> bool:
+    """Return whether a directory, or one below it, is on another disk than its parent. Raises OSError."""
+    if not stat.S_ISDIR(os.lstat(path).st_mode):
+        return False
+    device = path.parent.stat().st_dev
+    return any(os.lstat(folder).st_dev != device for folder, _, _ in os.walk(path))
 
 
 def remove_file(path: Path) -> None:

@@ -12,7 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from shoestring.base.errors import CheckpointError
-from shoestring.training.checkpoint.files import Buffer, remove, sync, write_file, write_text
+from shoestring.training.checkpoint.files import Buffer, remove_own, sync, write_file, write_text
+from shoestring.training.checkpoint.identity import RunIdentity
 from shoestring.training.checkpoint.manifest import (
     MANIFEST,
     STAGED_FILE,
@@ -33,8 +34,10 @@ def staged_path(folder: Path, name: str) -> Path:
     return folder / f".{name}.next"
 
 
-def replace_weights(folder: Path, contents: Mapping[str, Iterable[Buffer]], update: int | None) -> None:
-    """Replace the set of weights in `folder` by files with these contents.
+def replace_weights(
+    folder: Path, contents: Mapping[str, Iterable[Buffer]], update: int | None, run: RunIdentity | None = None
+) -> None:
+    """Replace the set of weights in `folder` by files with these contents, which are of `run`.
 
     Raises OSError; `folder` then has the old set or the new one, and incomplete files are removed.
     """
@@ -44,7 +47,9 @@ def replace_weights(folder: Path, contents: Mapping[str, Iterable[Buffer]], upda
         for name, chunks in contents.items():
             path = staged_path(folder, name)
             entries[name] = FileEntry.for_file(path, write_file(path, chunks))
-        manifest = Manifest(kind="weights", update=update, files=entries, weights={TRAINED: tuple(sorted(entries))})
+        manifest = Manifest(
+            kind="weights", update=update, files=entries, weights={TRAINED: tuple(sorted(entries))}, run=run
+        )
         write_text(staged_path(folder, MANIFEST), manifest.text())
         sync(folder)
         staged_path(folder, MANIFEST).replace(folder / MANIFEST)
@@ -74,7 +79,7 @@ def complete_replacement(folder: Path) -> None:
         if path == staged_path(folder, name) and name in entries and not describe_difference(path, entries[name]):
             path.replace(folder / name)
         else:
-            remove(path)
+            remove_own(path, STAGED_FILE)
     sync(folder)
 
 

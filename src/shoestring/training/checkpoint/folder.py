@@ -1,6 +1,6 @@
 """A folder of a run's own small files that is complete or absent, with the digest of each file in its `manifest.json`.
 
-{"format": 1, "files": {"scaler.json": {"bytes": 812, "sha256": "9f86..."}}, "sha256": "..."}
+{"format": 1, "files": {"scaler.json": {"bytes": 812, "sha256": "9f86..."}}, "run": {"id": "0b7a..."}, "sha256": "..."}
 """
 
 import os
@@ -18,13 +18,16 @@ from shoestring.training.checkpoint.files import (
     with_digest,
     write_text,
 )
+from shoestring.training.checkpoint.identity import RunIdentity
 
 MANIFEST = "manifest.json"
 _FORMAT = 1
 
 
-def write_folder(folder: Path, write: Callable[[Path], object]) -> None:
+def write_folder(folder: Path, write: Callable[[Path], object], run: RunIdentity | None = None) -> None:
     """Create `folder` atomically from the files that `write` creates in the empty directory passed to it.
+
+    The manifest names the `run`.
 
     The caller has locked the parent directory. Raises OSError; then there is no such folder.
     """
@@ -38,7 +41,8 @@ def write_folder(folder: Path, write: Callable[[Path], object]) -> None:
             path = temporary / name
             sync(path)
             entries[name] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
-        write_text(temporary / MANIFEST, json_text(with_digest({"format": _FORMAT, "files": entries})))
+        named = {"run": run.json()} if run else {}
+        write_text(temporary / MANIFEST, json_text(with_digest({"format": _FORMAT, "files": entries, **named})))
         sync(temporary)
         temporary.rename(folder)
     finally:
@@ -52,6 +56,14 @@ def verify_folder(folder: Path) -> None:
         raise CheckpointError(
             f"{folder} is damaged", problems=problems[:20], hint="copy the folder again from its source"
         )
+
+
+def read_run(folder: Path) -> RunIdentity | None:
+    """Return the run that the manifest of a folder names. Raises OSError, and ValueError for a damaged manifest."""
+    manifest = read_json(folder / MANIFEST)
+    if not isinstance(manifest, dict) or not matches_digest(manifest):
+        raise ValueError(f"{MANIFEST}: its SHA-256 digest does not match its content")
+    return RunIdentity.from_json(manifest["run"]) if "run" in manifest else None
 
 
 def _find_problems(folder: Path) -> list[str]:

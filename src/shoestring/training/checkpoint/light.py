@@ -22,10 +22,11 @@ from shoestring.base.system_errors import reason, remedy
 from shoestring.training.checkpoint import codec, fileset
 from shoestring.training.checkpoint.compatibility import state_mismatches
 from shoestring.training.checkpoint.divided import divide_as
-from shoestring.training.checkpoint.files import Buffer, remove, remove_renamed
+from shoestring.training.checkpoint.files import Buffer, remove_own, remove_own_renamed
+from shoestring.training.checkpoint.identity import RunIdentity
 from shoestring.training.checkpoint.manifest import DamagedFileError
 from shoestring.training.checkpoint.mapped import READ_ERRORS, MappedFile
-from shoestring.training.checkpoint.names import removed_path, update_name, update_of
+from shoestring.training.checkpoint.names import SAVED, removed_path, update_name, update_of
 from shoestring.training.checkpoint.tensors import serialize
 
 WEIGHTS = "model.safetensors"
@@ -56,10 +57,12 @@ def save_light(
     *,
     rounded: str = "own",
     weights: Mapping[str, Tensor] | None = None,
+    run: RunIdentity | None = None,
 ) -> Path:
     """Replace the weights in `folder` atomically by those of `model`; `facts` (JSON) are stored in the file's metadata.
 
-    `weights` are those of `weights_to_save`, if they were collected from several processes.
+    `weights` are those of `weights_to_save`, if they were collected from several processes. The manifest names the
+    `run`; the other files do not, so equal runs have equal weights byte for byte.
 
     Wider parameters are `rounded` to fp16 or bf16, except those with values beyond the range of that dtype; buffers
     (the statistics of a BatchNorm) keep their dtype.
@@ -79,7 +82,7 @@ def save_light(
     update = facts.get("update")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        fileset.replace_weights(folder, contents, update if type(update) is int and update >= 0 else None)
+        fileset.replace_weights(folder, contents, update if type(update) is int and update >= 0 else None, run)
     except OSError as error:
         raise CheckpointError(
             f"weights could not be written to {folder}: {reason(error)}", hint=remedy(error)
@@ -158,7 +161,7 @@ def keep_newest(folder: Path, keep: int) -> None:
 
 def remove_weights(folder: Path) -> None:
     """Remove an update directory. A kill leaves all of it, or a part under another name; errors are ignored."""
-    remove_renamed(folder, removed_path(folder))
+    remove_own_renamed(folder, removed_path(folder), SAVED)
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -167,7 +170,7 @@ def remove_leftovers(folder: Path) -> None:
         return
     for path in folder.iterdir():
         if _REMOVED.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
-            remove(path)
+            remove_own(path, SAVED)
     for path in _update_folders(folder):
         with suppress(OSError, CheckpointError):
             fileset.complete_replacement(path)

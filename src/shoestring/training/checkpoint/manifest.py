@@ -1,6 +1,7 @@
 """The `manifest.json` of a set of files, and the verification of a file against its entry.
 
-    {"format": 2, "kind": "full", "update": 1200,
+    {"format": 3, "kind": "full", "update": 1200,
+     "run": {"id": "0b7a...", "recipe": "legal", "options": {"seed": 0}},
      "files": {"model.safetensors": {"bytes": 8, "sha256": "9f86..."}, "state.json": {"bytes": 2, "sha256": "4413..."}},
      "weights": {"trained": ["model.safetensors"]},
      "sha256": "..."}
@@ -10,7 +11,8 @@ The last `sha256` is the digest of all other keys. If several ranks write a stat
 section and its name there, the parts that make it up:
 `{"model/weight": [{"file": "model-rank0000.safetensors", "dim": 0, "offset": 0, "shape": [4, 8]}, ...]}`.
 
-No other module depends on the format of a manifest. Format 1, of version 0.1.0, is read too.
+No other module depends on the format of a manifest. Formats 1, of version 0.1.0, and 2, in which no run is named, are
+read too.
 """
 
 import json
@@ -24,8 +26,9 @@ from typing import Any, Literal, get_args
 from shoestring.base.errors import CheckpointError
 from shoestring.base.reading import read_json, regular_file_size
 from shoestring.training.checkpoint.files import matches_digest, sha256, with_digest
+from shoestring.training.checkpoint.identity import RunIdentity
 
-FORMAT = 2
+FORMAT = 3
 MANIFEST = "manifest.json"
 STATE = "state.json"
 TRAINED = "trained"
@@ -121,6 +124,8 @@ class Manifest:
     """By tensor name, the parts of a tensor that is divided among files."""
     retained: bool = False
     """Whether a full checkpoint is kept when newer ones exist."""
+    run: RunIdentity | None = None
+    """The run that has saved it; None for weights without a run, and in formats before 3."""
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -168,6 +173,7 @@ class Manifest:
             "format": FORMAT,
             "kind": self.kind,
             "update": self.update,
+            **({"run": self.run.json()} if self.run else {}),
             "files": files,
             "weights": {name: list(members) for name, members in self.weights.items()},
             **({"slices": slices} if slices else {}),
@@ -264,7 +270,15 @@ def _read_format_1(value: dict[str, Any]) -> Manifest:
 
 
 def _read_format_2(value: dict[str, Any]) -> Manifest:
-    _check_keys(value, "the manifest", {"kind", "update", "files", "weights"}, {"slices", "retained"})
+    return _read(value, {"slices", "retained"})
+
+
+def _read_format_3(value: dict[str, Any]) -> Manifest:
+    return _read(value, {"slices", "retained", "run"})
+
+
+def _read(value: dict[str, Any], optional: set[str]) -> Manifest:
+    _check_keys(value, "the manifest", {"kind", "update", "files", "weights"}, optional)
     weights, slices = _require_object(value["weights"], "weights"), _require_object(value.get("slices", {}), "slices")
     return Manifest(
         kind=value["kind"],
@@ -282,10 +296,11 @@ def _read_format_2(value: dict[str, Any]) -> Manifest:
             for name, pieces in slices.items()
         },
         retained=value.get("retained", False),
+        run=RunIdentity.from_json(value["run"]) if "run" in value else None,
     )
 
 
-_READERS = {1: _read_format_1, FORMAT: _read_format_2}
+_READERS = {1: _read_format_1, 2: _read_format_2, FORMAT: _read_format_3}
 
 
 def _read_files(value: Any) -> dict[str, FileEntry]:

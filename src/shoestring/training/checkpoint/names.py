@@ -4,6 +4,10 @@ import re
 from pathlib import Path
 
 _UPDATE = re.compile(r"update-([0-9]{8,18})")
+UNFINISHED = r"\.writing-[0-9]{8,18}-[0-9]+|\.(?:removed|replaced)-[0-9]{8,18}"
+"""A regular expression for the names under which killed processes leave saved updates."""
+SAVED = re.compile(rf"{_UPDATE.pattern}|{UNFINISHED}")
+"""The names of folders with saved updates, and of what is left of them."""
 
 
 def update_name(update: int) -> str:

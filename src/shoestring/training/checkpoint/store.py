@@ -23,16 +23,17 @@ from shoestring.base.units import MIB, bytes_text
 from shoestring.training.checkpoint.files import (
     directory_bytes,
     is_disk_full,
-    remove,
-    remove_renamed,
+    remove_own,
+    remove_own_renamed,
     sync,
 )
+from shoestring.training.checkpoint.identity import RunIdentity
 from shoestring.training.checkpoint.manifest import (
     DamagedFileError,
     FileEntry,
     load_manifest,
 )
-from shoestring.training.checkpoint.names import removed_path, update_name, update_of
+from shoestring.training.checkpoint.names import SAVED, removed_path, update_name, update_of
 from shoestring.training.checkpoint.presence import Presence, gone_error
 from shoestring.training.checkpoint.sections import read_sections
 from shoestring.training.checkpoint.snapshot import Snapshot, snapshot
@@ -81,6 +82,7 @@ class Store:
         expendable: Callable[[], Iterable[Path]] = tuple,
         on_damaged: Callable[[Path, str, str], None] | None = None,
         is_writer: bool = True,
+        run: RunIdentity | None = None,
     ) -> None:
         """Open the store in `root`, creating the directory if needed.
 
@@ -89,7 +91,7 @@ class Store:
         reports may be that of the host. If there is no space for another checkpoint, the paths of `expendable()` are
         removed one after another, then the retained checkpoints, the oldest first, that are not among the newest.
         `on_damaged(path, file, reason)` is called for every damaged checkpoint that a load skips. A store that is no
-        writer leaves an unfinished save alone, which may be that of another process.
+        writer leaves an unfinished save alone, which may be that of another process. Checkpoints name the `run`.
 
         Raises CheckpointError if `root` cannot be created.
         """
@@ -98,6 +100,7 @@ class Store:
         self._limit_bytes = limit_bytes
         self._expendable = expendable
         self._on_damaged = on_damaged
+        self._run = run
         self._verified: set[int] = set()
         self._damaged: set[int] = set()
         self._retained: set[int] = set()
@@ -219,10 +222,10 @@ class Store:
         """
         for folder in [path for path in self.root.iterdir() if path.is_dir() and not path.is_symlink()]:
             if _UNFINISHED.fullmatch(folder.name):
-                remove(folder)
+                remove_own(folder, SAVED)
             elif match := _REPLACED.fullmatch(folder.name):
                 if self.path(int(match[1])).exists():
-                    remove(folder)
+                    remove_own(folder, SAVED)
                 else:
                     folder.rename(self.path(int(match[1])))
 
@@ -242,7 +245,7 @@ class Store:
     def _write_checkpoint(self, update: int, state: Snapshot, retained: bool) -> None:
         temporary = self.root / f".writing-{update:08d}-{os.getpid()}"
         temporary.mkdir()
-        write_set(temporary, update, state, self._write_tensors(temporary, state), retained=retained)
+        write_set(temporary, update, state, self._write_tensors(temporary, state), retained=retained, run=self._run)
         final, replaced = self.path(update), self._replaced(update)
         # rename(2) replaces a directory only if it is empty. A kill between the two renames leaves the checkpoint under
         # its name `replaced`, from which `_clean_up` restores it.
@@ -250,7 +253,7 @@ class Store:
             final.rename(replaced)
         temporary.rename(final)
         sync(self.root)
-        remove(replaced)
+        remove_own(replaced, SAVED)
 
     def _bytes(self, state: Snapshot) -> int:
         """Return the size of the checkpoint of a state."""
@@ -285,7 +288,7 @@ class Store:
         with suppress(OSError):
             retained = [self.path(update) for update in sorted(self._retained - self._newest())]
             for path in filter(Path.exists, [*self._expendable(), *retained]):
-                remove_renamed(path, removed_path(path))
+                remove_own_renamed(path, removed_path(path), SAVED)
                 if not path.exists():
                     freed.append(path)
                     return True
@@ -314,7 +317,7 @@ class Store:
 
     def _remove(self, update: int) -> None:
         """Remove a checkpoint atomically, by renaming it first; errors are ignored."""
-        remove_renamed(self.path(update), removed_path(self.path(update)))
+        remove_own_renamed(self.path(update), removed_path(self.path(update)), SAVED)
 
 
 def _is_retained(path: Path) -> bool:

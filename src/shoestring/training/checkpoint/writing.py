@@ -11,6 +11,7 @@ from shoestring.training.checkpoint.files import (
     write_file,
     write_text,
 )
+from shoestring.training.checkpoint.identity import RunIdentity
 from shoestring.training.checkpoint.manifest import (
     AVERAGED,
     MANIFEST,
@@ -48,7 +49,13 @@ def write_tensors(folder: Path, state: Snapshot, rank: int | None = None) -> dic
 
 
 def write_set(
-    folder: Path, update: int, state: Snapshot, files: Mapping[str, FileEntry], *, retained: bool = False
+    folder: Path,
+    update: int,
+    state: Snapshot,
+    files: Mapping[str, FileEntry],
+    *,
+    retained: bool = False,
+    run: RunIdentity | None = None,
 ) -> None:
     """Complete the checkpoint in `folder`, whose tensors are in `files`, by the state's other values and a manifest."""
     skeletons = {name: section.skeleton for name, section in state.sections.items()}
@@ -63,6 +70,7 @@ def write_set(
             weights={name: members for name, members in weights.items() if members},
             slices={key: slices for name, section in state.sections.items() for key, slices in _slices(name, section)},
             retained=retained,
+            run=run,
         )
     except ValueError as error:
         raise CheckpointError(

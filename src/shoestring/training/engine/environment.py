@@ -2,7 +2,10 @@
 
 import hashlib
 import json
+import os
 import platform
+from collections.abc import Iterator
+from contextlib import suppress
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,13 +15,19 @@ import numpy as np
 import torch
 
 from shoestring.base.errors import UsageError
+from shoestring.base.reading import open_file
 from shoestring.base.settings import Settings
+from shoestring.base.units import KIB, MIB
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.techniques import compiled, memory_format
 from shoestring.training.checkpoint.files import sha256
 
 _CONTENT = "content of "
 """The beginning of the names of the facts on options that are paths."""
+_BYTES = "bytes of "
+"""The beginning of the names of the facts on options that are directories."""
+
+_MOST_FILES, _MOST_BYTES, _BLOCK_BYTES = 1024, 256 * MIB, 64 * KIB
 
 
 def environment(
@@ -48,6 +57,7 @@ def environment(
         "recipe file": loaded.digest[:16],
         "imported files": {name: digest[:16] for name, digest in loaded.imports.items()},
         **{f"{_CONTENT}{name}": content_digest(path)[:16] for name, path in loaded.paths.items()},
+        **{f"{_BYTES}{name}": bytes_digest(path)[:16] for name, path in loaded.paths.items() if path.is_dir()},
     }
     if loaded.adaptation.quantization != "none" or loaded.adaptation.optimizer_states != "own":
         facts["bitsandbytes"] = version("bitsandbytes") if find_spec("bitsandbytes") else None
@@ -66,6 +76,37 @@ def content_digest(path: Path) -> str:
     return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
 
 
+def bytes_digest(folder: Path) -> str:
+    """Return a digest of the bytes of the files in a directory, which may change while their sizes stay.
+
+    At most 256 MiB are read: all bytes of a small data set, else of up to 1,024 files some blocks at equal distances.
+    Which ones follows from the names and sizes alone. A file that cannot be read counts as one without bytes.
+    """
+    sizes = {str(file.relative_to(folder)): file.stat().st_size for file in folder.rglob("*") if file.is_file()}
+    names = sorted(sizes, key=lambda name: hashlib.sha256(name.encode(errors="surrogateescape")).digest())
+    names, digest = names[:_MOST_FILES], hashlib.sha256()
+    is_whole = sum(sizes[name] for name in names) <= _MOST_BYTES
+    for name in names:
+        count = sizes[name] if is_whole else _MOST_BYTES // len(names)
+        with suppress(OSError, ValueError):
+            for block in _blocks(folder / name, sizes[name], count):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def _blocks(file: Path, size: int, count: int) -> Iterator[bytes]:
+    """Yield a file, or about `count` bytes of it in blocks: the first one, the last one and others between them."""
+    descriptor = open_file(file, follow=True)
+    try:
+        blocks = -(-min(size, count) // _BLOCK_BYTES)
+        for index in range(blocks):
+            is_part = size > count
+            start = (size - _BLOCK_BYTES) * index // max(1, blocks - 1) if is_part else index * _BLOCK_BYTES
+            yield os.pread(descriptor, _BLOCK_BYTES, max(0, start))
+    finally:
+        os.close(descriptor)
+
+
 def device_name(device: torch.device) -> str:
     """Return the name of the hardware: `cpu`, or `cuda: Tesla T4`."""
     return f"cuda: {torch.cuda.get_device_name(device)}" if device.type == "cuda" else device.type
@@ -75,6 +116,7 @@ def differences(saved: dict[str, Any], current: dict[str, Any]) -> list[str]:
     """Describe the differences between the environment of a checkpoint and the current one."""
     if "imported files" not in saved:  # a checkpoint from before they were recorded
         current = {name: value for name, value in current.items() if name != "imported files"}
+    current = {name: value for name, value in current.items() if name in saved or not name.startswith(_BYTES)}
     names = [name for name in sorted(saved.keys() | current.keys()) if saved.get(name) != current.get(name)]
     return [_describe_difference(name, saved.get(name), current.get(name)) for name in names]
 
@@ -87,6 +129,8 @@ def _describe_difference(name: str, saved: object, current: object) -> str:
         return f"files that the recipe imports: changed since the checkpoint: {', '.join(files)}"
     if name.startswith(_CONTENT) and saved and current:
         return f"{name.removeprefix(_CONTENT)}: its files have changed since the checkpoint (names, sizes or content)"
+    if name.startswith(_BYTES) and saved and current:
+        return f"{name.removeprefix(_BYTES)}: the content of its files has changed since the checkpoint"
     if name == "memory_format":
         saved, current = (value or "contiguous" for value in (saved, current))
     return f"{name}: saved with {saved}, now {current}"

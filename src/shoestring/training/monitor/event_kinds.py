@@ -57,6 +57,7 @@ EVENT_KINDS: Mapping[str, EventKind] = {
             "machine": "what was detected of the machine: GPUs, memory, cores, versions of libraries",
             "versions": "the versions of `shoestring`, `python` and `torch`",
             "pid": "the process that trains",
+            "run": "the id of the run, from `plan.json`; not in runs of earlier versions",
             **_MEMORY,
         },
     ),

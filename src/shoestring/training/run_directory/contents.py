@@ -11,17 +11,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shoestring.training.checkpoint.manifest import FILE, MANIFEST, STAGED_FILE
+from shoestring.training.checkpoint.names import SAVED
 from shoestring.training.monitor.sinks.names import SINKS
 
-_UPDATE = r"update-[0-9]{8,18}"
 IMAGE = r"[0-9]{1,18}-[0-9]{1,3}\.(?:png|jpg)"
 """The image of an example of an evaluation."""
 
 Command = Literal["train", "restore", "fetch"]
 
 _MANIFEST = re.escape(MANIFEST)
-_UNFINISHED = r"\.writing-[0-9]{8,18}-[0-9]+|\.(?:removed|replaced)-[0-9]{8,18}"
-_SETS = (_UPDATE, _UNFINISHED, _MANIFEST, FILE, STAGED_FILE.pattern)
+_SETS = (SAVED.pattern, _MANIFEST, FILE, STAGED_FILE.pattern)
 """What folders of checkpoints and weights contain, with what killed processes have left there."""
 
 
@@ -230,12 +229,40 @@ TRAINER = Entry(
     kind="folder",
     content="temporary files of a library's trainer",
 )
+RESTORING = Entry(
+    name=".restoring",
+    kind="folder",
+    content="while `--from` restores a copy, its files, until all have arrived and are moved to their places",
+    below=(r"run|complete",),
+    before_plan=frozenset({"train", "restore"}),
+)
 
 ENTRIES = (
     *(PLAN, STATE, CONFIG, EVENTS, LEDGER, CHECKPOINTS, LIGHT, BEST, PREPROCESSING, REPORT, EVIDENCE, LOGS, FAILED),
-    *(EXPORT, KAGGLE, BACKUP, PLANNING, LOCK, LOCK_FILE, RESERVE, TRAINER),
+    *(EXPORT, KAGGLE, BACKUP, PLANNING, LOCK, LOCK_FILE, RESERVE, TRAINER, RESTORING),
 )
 BY_NAME = {entry.name: entry for entry in ENTRIES}
+
+LEFTOVER = re.compile(
+    "|".join(entry.temporary_name for entry in ENTRIES if entry.is_replaced and not entry.is_folder and entry != REPORT)
+    + r"|\.update-[0-9]+\.json\.[0-9]+|report\.html\.part|\.shared-[0-9a-f]{32}"
+)
+"""Files of killed processes: `.shared-...` is of processes that meet in the directory, `.part` of earlier versions."""
+REPORT_LEFTOVER = re.compile(REPORT.temporary_name)
+"""One of a report, which is written without the lock, so its writer may be alive."""
+OWN = re.compile(
+    "|".join(
+        [
+            *(re.escape(entry.name) for entry in ENTRIES),
+            *(entry.temporary_name for entry in ENTRIES if entry.is_replaced),
+            LEFTOVER.pattern,
+        ]
+    )
+)
+"""The names of a run's own files and folders in its directory. Everything else there belongs to the user."""
+OWN_BELOW = (OWN, *(re.compile(names) for entry in ENTRIES for names in entry.below))
+"""The names in the folders of the run's directory; in that of Kaggle another run's directory may be."""
+EVIDENCE_FOLDER = re.compile(EVIDENCE.below[0])
 
 
 def accepted_before_plan(command: Command) -> set[str]:

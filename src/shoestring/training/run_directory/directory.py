@@ -8,7 +8,8 @@ from pathlib import Path
 
 from shoestring.base.errors import UsageError
 from shoestring.base.system_errors import explain
-from shoestring.training.run_directory import contents, own_files
+from shoestring.training.checkpoint.identity import RunIdentity
+from shoestring.training.run_directory import arriving, contents, one_run, own_files
 from shoestring.training.run_directory.lock import locked
 from shoestring.training.run_directory.stored import StoredPlan, StoredState
 
@@ -90,33 +91,43 @@ class RunDirectory:
     def create(self) -> None:
         """Create the directory.
 
-        Raises UsageError if the path cannot be used, if it has files but no run, or if one of its own files is a link.
-        Raises RunError if the disk is full or fails.
+        Raises UsageError if the path cannot be used, if it has files but no run, or if one of its own files is a link
+        or of another run. Raises RunError if the disk is full or fails.
         """
-        self.refuse_links()
+        self.require_own()
         try:
             if not self.path.exists():
                 _CREATED.add(self.path)
             self.path.mkdir(parents=True, exist_ok=True)
-            # Names that start with a dot are temporary files of an earlier attempt that was killed.
-            names = {entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")}
-            unexpected = names - contents.accepted_before_plan("train")
+            unexpected = arriving.unexpected_names(self.path, "train")
             is_run = self.plan_file.exists()
         except OSError as error:
             raise explain(f"{self.path} cannot be used as a run directory", error) from error
         if unexpected and not is_run:
             raise UsageError(
-                f"{self.path} is not empty and contains no run: {', '.join(sorted(unexpected)[:5])}",
-                hint="choose an empty or new directory: --run runs/NAME",
+                f"{self.path} is not empty and contains no run: {', '.join(unexpected[:5])}",
+                hint="a copy of a run is being restored here: give the same command again, with --from"
+                if arriving.Arrival(self.path).is_complete
+                else "choose an empty or new directory: --run runs/NAME",
             )
 
     def refuse_links(self) -> None:
         """Raise UsageError if one of the run's own files is a link, before any of them is read or written."""
         own_files.refuse_links(self.path)
 
+    def require_own(self) -> None:
+        """Raise UsageError if one of the run's own files is a link, or is of another run."""
+        self.refuse_links()
+        one_run.require_one_run(self.path)
+
     def plan(self) -> StoredPlan | None:
         """Return the stored plan; None before the run started. Raises UsageError as `StoredPlan.read` does."""
         return StoredPlan.read(self.plan_file)
+
+    def identity(self) -> RunIdentity | None:
+        """Return what the files of the run name it by; None before the run started, and for an earlier version's."""
+        stored = self.plan()
+        return stored.identity if stored else None
 
     def state(self) -> StoredState | None:
         """Return the stored state; None before the run started. Raises UsageError as `StoredState.read` does."""

@@ -6,29 +6,22 @@ other names belong to the user and are left alone.
 """
 
 import re
-import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from shoestring.base.errors import UsageError
 from shoestring.base.processes import is_running
-from shoestring.training.checkpoint.files import remove_file
-from shoestring.training.run_directory.contents import ENTRIES, FAILED, REPORT, TRAINER
-
-_LEFTOVER = re.compile(
-    "|".join(entry.temporary_name for entry in ENTRIES if entry.is_replaced and not entry.is_folder and entry != REPORT)
-    + r"|\.update-[0-9]+\.json\.[0-9]+|report\.html\.part|\.shared-[0-9a-f]{32}"
+from shoestring.training.checkpoint.files import remove_own
+from shoestring.training.run_directory.contents import (
+    FAILED,
+    LEFTOVER,
+    OWN,
+    OWN_BELOW,
+    REPORT_LEFTOVER,
+    RESTORING,
+    TRAINER,
 )
-"""Files of killed processes: `.shared-...` is of processes that meet in the directory, `.part` of earlier versions."""
-_REPORT_LEFTOVER = re.compile(REPORT.temporary_name)
-_OWN = (
-    *(re.compile(re.escape(entry.name)) for entry in ENTRIES),
-    *(re.compile(entry.temporary_name) for entry in ENTRIES if entry.is_replaced),
-    _LEFTOVER,
-)
-_OWN_BELOW = (*_OWN, *(re.compile(names) for entry in ENTRIES for names in entry.below))
-"""The names in the folders of the run's directory; in that of Kaggle another run's directory may be."""
 
 
 def refuse_links(run: Path) -> None:
@@ -36,7 +29,7 @@ def refuse_links(run: Path) -> None:
 
     A directory that does not exist or is not readable has none.
     """
-    for path in _own_entries(run, _OWN):
+    for path in _own_entries(run, (OWN,)):
         status = path.lstat()
         if stat.S_ISLNK(status.st_mode):
             raise UsageError(
@@ -57,11 +50,11 @@ def remove_leftovers(run: Path) -> None:
     """
     for folder in (run, run / FAILED.name):
         for path in _entries(folder):
-            # A report is written without the lock, so its writer may be alive.
-            is_report = _REPORT_LEFTOVER.fullmatch(path.name) and not is_running(int(path.name.rpartition(".")[2]))
-            if is_report or _LEFTOVER.fullmatch(path.name):
-                remove_file(path)
-    shutil.rmtree(run / TRAINER.name, ignore_errors=True)  # does not follow links
+            is_report = REPORT_LEFTOVER.fullmatch(path.name) and not is_running(int(path.name.rpartition(".")[2]))
+            if (is_report or LEFTOVER.fullmatch(path.name)) and path.is_file() and not path.is_symlink():
+                remove_own(path, REPORT_LEFTOVER if is_report else LEFTOVER)
+    for entry in (TRAINER, RESTORING):
+        remove_own(run / entry.name, OWN)
 
 
 def _own_entries(folder: Path, names: Iterable[re.Pattern[str]]) -> Iterator[Path]:
@@ -70,7 +63,7 @@ def _own_entries(folder: Path, names: Iterable[re.Pattern[str]]) -> Iterator[Pat
         if any(pattern.fullmatch(path.name) for pattern in names):
             yield path
             if path.is_dir() and not path.is_symlink():
-                yield from _own_entries(path, _OWN_BELOW)
+                yield from _own_entries(path, OWN_BELOW)
 
 
 def _entries(folder: Path) -> list[Path]:

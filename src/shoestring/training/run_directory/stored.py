@@ -26,6 +26,7 @@ from shoestring.recipe.finding import (
 from shoestring.recipe.installed import Package
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.training.checkpoint.files import json_digest, json_text, matches_digest, with_digest, write_json
+from shoestring.training.checkpoint.identity import RunIdentity, is_id, new_id
 from shoestring.training.checkpoint.reserved import replace_text, reserve
 from shoestring.training.run_directory import trust
 from shoestring.training.session.outcome import Outcome
@@ -44,6 +45,8 @@ _PLAN_KINDS = {
     "options": OBJECT,
     "plan": OBJECT,
     "settings": OBJECT,
+    "run": TEXT,
+    "named_at": COUNT,
 }
 _STATE_KINDS = {
     "status": TEXT,
@@ -53,7 +56,9 @@ _STATE_KINDS = {
     "next": TEXT,
     "metrics": OBJECT,
     "test_weights": TEXT,
+    "run": TEXT,
 }
+STATE_KEYS = frozenset(_STATE_KINDS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,15 +79,20 @@ class StoredPlan:
     """`Plan.json()`."""
     settings: Mapping[str, Any] | None = None
     """The settings of a script; those of a recipe are in `plan`."""
+    run: str | None = None
+    """The id of the run (`checkpoint/identity.py`); None for one that an earlier version began."""
+    named_at: int | None = None
+    """The update at which a run of an earlier version got its id: its files up to then name no run."""
     is_changed: bool = False
     """Whether the file has changed since it was written, by a fault of the disk or by hand."""
     is_result_changed: bool = False
     """Whether the options, the plan or the settings have, which decide the training result."""
 
     @classmethod
-    def from_recipe(cls, loaded: LoadedRecipe, plan: Mapping[str, Any]) -> StoredPlan:
-        """Return the stored plan of a new run from `Plan.json()`."""
+    def from_recipe(cls, loaded: LoadedRecipe, plan: Mapping[str, Any], *, run: str | None = None) -> StoredPlan:
+        """Return the stored plan of a new run from `Plan.json()`; `run` is its id."""
         return cls(
+            run=run,
             recipe=loaded.name,
             reference=loaded.reference,
             digest=loaded.digest,
@@ -102,6 +112,8 @@ class StoredPlan:
         if values is None:
             return None
         _require_kinds(file, values, _PLAN_KINDS)
+        if not is_id(values.get("run", new_id())):
+            raise UsageError(f"{file} is damaged", problems=["run: it is not the id of a run"], hint=_COPY_AGAIN)
         return cls(
             **{name: values[name] for name in _PLAN_KINDS if name in values},
             is_changed="sha256" in values and not matches_digest(values),
@@ -111,6 +123,11 @@ class StoredPlan:
     def write(self, file: Path) -> None:
         values = {name: value for name, value in vars(self).items() if value is not None and not name.startswith("is_")}
         write_json(file, with_digest(values | {"options_sha256": _options_digest(values)}))
+
+    @property
+    def identity(self) -> RunIdentity | None:
+        """What the files of the run name it by; None for a run of an earlier version."""
+        return RunIdentity(id=self.run, recipe=self.recipe, options=dict(self.options or {})) if self.run else None
 
     @property
     def planned_memory(self) -> Mapping[str, Any]:
@@ -270,6 +287,9 @@ class StoredState:
     """The next command to run."""
     metrics: dict[str, Any] = field(default_factory=dict)
     test_weights: str = ""
+    """Which weights the test metrics are of; empty without test metrics."""
+    run: str = ""
+    """The id of the run; empty in one of an earlier version."""
 
     @classmethod
     def read(cls, file: Path) -> StoredState | None:
@@ -285,20 +305,25 @@ class StoredState:
         _require_kinds(file, metrics, dict.fromkeys(metrics, OBJECT))
         return cls(**{name: values[name] for name in _STATE_KINDS if name in values})
 
+    def json(self) -> dict[str, Any]:
+        """Return the content of state.json."""
+        values = dataclasses.asdict(self)
+        return values if self.run else {name: value for name, value in values.items() if name != "run"}
+
     def write(self, file: Path) -> None:
-        write_json(file, dataclasses.asdict(self))
+        write_json(file, self.json())
 
     def write_running(self, file: Path) -> None:
         """Write the state of a session that is running, and reserve the space to replace it on a full disk.
 
         Raises OSError.
         """
-        reserve(file, _REASON_BYTES + 2 * len(json_text(dataclasses.asdict(self))))
+        reserve(file, _REASON_BYTES + 2 * len(json_text(self.json())))
         self.write(file)
 
     def write_end(self, file: Path) -> None:
         """Write the state at the end of a session, in the reserved space if the disk is full. Raises OSError."""
-        replace_text(file, json_text(dataclasses.asdict(self)))
+        replace_text(file, json_text(self.json()))
 
     def outcome(self) -> Outcome:
         """Return the outcome of the session that wrote this state at its end."""

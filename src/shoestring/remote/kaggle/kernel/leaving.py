@@ -16,10 +16,10 @@ from typing import Any
 from shoestring.base.errors import ShoestringError
 from shoestring.base.reading import is_count, read_json
 from shoestring.base.units import bytes_text
-from shoestring.training.checkpoint.files import directory_bytes, remove, remove_renamed
+from shoestring.training.checkpoint.files import directory_bytes, remove, remove_own, remove_own_renamed
 from shoestring.training.checkpoint.manifest import DamagedFileError, read_manifest, verify_file
-from shoestring.training.checkpoint.names import removed_path, update_of
-from shoestring.training.run_directory.contents import CHECKPOINTS, ENTRIES
+from shoestring.training.checkpoint.names import SAVED, removed_path, update_of
+from shoestring.training.run_directory.contents import CHECKPOINTS, ENTRIES, OWN
 from shoestring.training.run_directory.directory import RunDirectory
 
 _NAMES = {entry.name for entry in ENTRIES if entry.on_kaggle != "removed"}
@@ -33,7 +33,7 @@ def check(run: Path, damaged: Sequence[str]) -> dict[str, Any]:
     `damaged` names files that differ from those that were left, as `path: reason`.
     """
     directory = RunDirectory(run)
-    directory.refuse_links()
+    directory.require_own()
     reasons = []
     foreign = {text.split(": ")[0] for text in damaged}
     for entry in ENTRIES:
@@ -43,12 +43,12 @@ def check(run: Path, damaged: Sequence[str]) -> dict[str, Any]:
     paths = [PurePath(text).parts for text in foreign]
     for name in {parts[1] for parts in paths if len(parts) > 2 and parts[0] == CHECKPOINTS.name}:
         if update_of(name) is not None:
-            remove(directory.checkpoints / name)
+            remove_own(directory.checkpoints / name, SAVED)
     newest, removed = _newest_verified(directory.checkpoints)
     for entry in ENTRIES:
         # Weights for use are written again by the next save; a damaged copy is of no use.
         if entry.if_damaged == "is written again" and any(path.startswith(f"{entry.name}/") for path in foreign):
-            remove(run / entry.name)
+            remove_own(run / entry.name, OWN)
     if newest is None:
         reasons.append("no checkpoint is intact")
     return {
@@ -72,7 +72,7 @@ def prune(run: Path, output_bytes: int) -> dict[str, Any]:
         for path in older:
             if path not in to_keep:
                 retained = _is_retained(path)
-                remove_renamed(path, removed_path(path))
+                remove_own_renamed(path, removed_path(path), SAVED)
                 if retained:
                     notes.append(f"checkpoints/{path.name}, which is to be retained, was left out to save space")
         for path in _entries(directory.checkpoints):
@@ -85,7 +85,7 @@ def prune(run: Path, output_bytes: int) -> dict[str, Any]:
     if run_bytes > output_bytes:
         for entry in ENTRIES:
             if entry.is_expendable:
-                remove(run / entry.name)
+                remove_own(run / entry.name, OWN)
         notes.append(f"evidence/ and logs/ were left out: the run takes {bytes_text(run_bytes)}")
     return {
         "update": update_of(newest.name) if newest else None,
@@ -110,7 +110,7 @@ def _newest_verified(checkpoints: Path) -> tuple[Path | None, list[str]]:
             damaged.append(f"checkpoints/{path.name}: {error}")
         else:
             return path, damaged
-        remove_renamed(path, removed_path(path))
+        remove_own_renamed(path, removed_path(path), SAVED)
     return None, damaged
 
 

@@ -7,7 +7,6 @@ and has `END_SECONDS` for them, so that a sink that hangs ends as well.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -16,8 +15,9 @@ from pathlib import Path
 
 from shoestring.base.streams import write_messages
 from shoestring.base.system_errors import reason
+from shoestring.training.checkpoint.files import remove_own
 from shoestring.training.monitor.sinks.following import Follower
-from shoestring.training.monitor.sinks.names import SINKS
+from shoestring.training.monitor.sinks.names import FOLDER, SINKS
 
 END_SECONDS = 5.0
 _POLL_SECONDS = 1.0
@@ -45,7 +45,7 @@ def main(events_file: Path, folder: Path, name: str) -> None:
             f"--log {name} writes it anew"
         )
         # What it has written may be what filled the disk.
-        _remove_files(folder)
+        remove_own(folder, FOLDER)
     os._exit(0)
 
 
@@ -55,11 +55,6 @@ def _await_end(is_ended: threading.Event) -> None:
     is_ended.set()
     threading.Event().wait(END_SECONDS)
     os._exit(1)
-
-
-def _remove_files(folder: Path) -> None:
-    if not folder.is_symlink():
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
