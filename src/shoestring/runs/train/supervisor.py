@@ -55,10 +55,10 @@ def supervise(work: Callable[[], int], kill_at: float | None, *, silence_seconds
     """Run `work` in a forked child that exits with the status it returns, and return how the child ended.
 
     At `kill_at`, a value of `time.monotonic()`, the child and all its descendants are killed. If this process was
-    stopped then (Ctrl-Z), the child had no chance to end in time, and gets some minutes. The first SIGTERM, SIGINT or SIGHUP is
-    forwarded to the child; one that follows more than two seconds later kills the child. If this process is killed, so
-    is the child. With `silence_seconds`, a child that has given no sign of life for so long is killed: it is one of
-    several that train together, and the others wait for it.
+    stopped then (Ctrl-Z), the child had no chance to end in time, and gets some minutes. The first SIGTERM, SIGINT or
+    SIGHUP is forwarded to the child; one that follows more than two seconds later kills the child. If this process is
+    killed, so is the child. With `silence_seconds`, a child that has given no sign of life for so long is killed: it is
+    one of several that train together, and the others wait for it.
 
     The child has these signals blocked until `StopSignals` handles them, so that none is lost while it starts.
     """
