@@ -28,6 +28,7 @@ _UNRECORDED = (
     "the checkpoint is of a version that did not record what the libraries' kernels compute, so nothing shows whether "
     "those of this machine compute the same bits. The checkpoints of this session record it"
 )
+_SAME_BITS = "the machine differs from the checkpoint's, and its kernels compute the same bits"
 _CONTENT = "content of "
 """The beginning of the names of the facts on options that are paths."""
 
@@ -123,11 +124,7 @@ def notes_on_machine(saved: dict[str, Any], current: dict[str, Any]) -> list[str
             f"recipe computes there, such as its data, may differ by rounding{_causes(saved, current, libraries)}"
         ]
     changes = "; ".join(changed_facts(_facts(saved, _MACHINE), _facts(current, _MACHINE)))
-    return (
-        [f"the machine differs from the checkpoint's, and its kernels compute the same bits: {changes}"]
-        if changes
-        else []
-    )
+    return [f"{_SAME_BITS}: {changes}"] if changes else []
 
 
 def _other_results(saved: dict[str, Any], current: dict[str, Any], kind: str) -> tuple[str, ...]:

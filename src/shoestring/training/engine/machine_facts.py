@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 _VARIABLES = (
-    *("MKL_", "ONEDNN_", "DNNL_", "ATEN_", "CUBLAS", "CUDNN_", "NVIDIA_TF32", "TORCH_", "OMP_", "GOMP_", "KMP_"),
+    *("MKL_", "ONEDNN_", "DNNL_", "ATEN_", "CUBLAS", "CUDNN_", "NVIDIA_TF32", "TORCH_", "OMP_"),
     *("OPENBLAS_", "BLIS_", "NPY_", "GLIBC_TUNABLES"),
 )
 """The beginnings of the names of variables with which kernels are chosen."""

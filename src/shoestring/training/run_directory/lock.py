@@ -197,8 +197,8 @@ def _locked_error(run: Path, holder: str, hint: str) -> UsageError:
 
 def _describe(holder: str) -> str:
     """Return the holder's name for a message, with its start time in UTC."""
-    name, _, begun = holder.partition("\n")[0].partition(", begun ")
-    started = begun.partition(",")[0]
+    name, _, details = holder.partition("\n")[0].partition(", begun ")
+    started = details.partition(",")[0]
     if not started.isdecimal() or int(started) > _MAX_TIME:
         return holder or "unknown"
     return f"{name}, started at {datetime.fromtimestamp(int(started), UTC):%Y-%m-%d %H:%M:%S} UTC"
