@@ -111,7 +111,7 @@ def test_process_that_was_stopped_until_after_the_limit_can_save():
     work = SAVE_AFTER_THE_LIMIT.replace("limit_at", str(time.monotonic() + 1.5))
     with start(work, limit=1.0) as process:
         pids = [process.pid, int(process.stdout.readline())]
-        for number, seconds in ((signal.SIGSTOP, 2.0), (signal.SIGCONT, 0.0)):
+        for number, seconds in ((signal.SIGSTOP, 1.2), (signal.SIGCONT, 0.0)):
             for pid in pids:
                 os.kill(pid, number)
             time.sleep(seconds)

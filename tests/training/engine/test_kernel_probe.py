@@ -20,12 +20,6 @@ print(json.dumps(digests(torch.device("cpu"), has_convolutions=True)))
 """
 
 
-def probe(**variables):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
-    answer = subprocess.run([sys.executable, "-c", CODE], env=environment, capture_output=True, text=True, check=True)
-    return json.loads(answer.stdout)
-
-
 def test_probe_changes_nothing_and_is_repeatable():
     states = (torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist())
     modes = (torch.get_num_threads(), torch.is_grad_enabled(), torch.get_default_dtype())
@@ -44,8 +38,14 @@ def test_probe_changes_nothing_and_is_repeatable():
 
 @pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="variables of MKL and of x86 processors")
 def test_variables_that_change_kernels_change_the_results_of_their_library():
-    here = probe()
-    other = probe(MKL_CBWR="COMPATIBLE", ONEDNN_MAX_CPU_ISA="SSE41")
+    here = kernel_probe.digests(CPU, has_convolutions=True)
+    variables = {
+        "MKL_CBWR": "COMPATIBLE",
+        "ONEDNN_MAX_CPU_ISA": "SSE41",
+        "OMP_NUM_THREADS": str(torch.get_num_threads()),
+    }
+    answer = subprocess.run([sys.executable, "-c", CODE], env=os.environ | variables, capture_output=True, check=True)
+    other = json.loads(answer.stdout)
     assert {name for name in here if here[name] != other[name]} >= {"BLAS", "oneDNN", "LAPACK"}
     assert here["ATen"] == other["ATen"]
 
