@@ -5,6 +5,7 @@ A difference of these facts alone is none of the bits: `kernel_probe.py` compute
 
 import os
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -44,12 +45,25 @@ def machine_facts(device: torch.device) -> dict[str, str]:
             "GPU driver": (re.findall(r"Module.*?(\d+\.[\d.]+)", _content("/proc/driver/nvidia/version")) or [""])[0],
             "CUDA": torch.version.cuda or "",
             "cuDNN": str(torch.backends.cudnn.version()),
-            "TF32 in products": str(torch.backends.cuda.matmul.allow_tf32),
-            "TF32 in cuDNN": str(torch.backends.cudnn.allow_tf32),
+            **fp32_modes(),
         }
     # A path tells of a person and decides no kernel.
     variables = {name: value for name, value in os.environ.items() if name.startswith(_VARIABLES) and "/" not in value}
     return {name: value[:_LONGEST] for name, value in sorted({**facts, **variables}.items())}
+
+
+def fp32_modes() -> dict[str, str]:
+    """Return how torch multiplies numbers in fp32."""
+    modes: dict[str, Callable[[], object]] = {
+        "TF32 of products": torch.get_float32_matmul_precision,
+        "TF32 in cuBLAS": lambda: torch.backends.cuda.matmul.allow_tf32,
+        "TF32 in cuDNN": lambda: torch.backends.cudnn.allow_tf32,
+    }
+    facts = {}
+    for name, read in modes.items():
+        with suppress(RuntimeError):  # torch refuses to tell once a program has set them in its newer way
+            facts[name] = str(read())
+    return facts
 
 
 def changed_facts(saved: dict[str, str], current: dict[str, str], libraries: tuple[str, ...] = ()) -> list[str]:
