@@ -28,6 +28,8 @@ EXCEPTIONS = {
     ("training/engine/parallel/rank_channel.py", "open"): "the null device",
     ("hardware/probe.py", "read_text"): SYSTEM,
     ("hardware/cpu_rates.py", "read_text"): SYSTEM,
+    ("base/process_identity.py", "read_text"): SYSTEM,
+    ("training/engine/machine_facts.py", "read_text"): SYSTEM,
     ("runs/check/memory.py", "read_text"): SYSTEM,
     ("runs/check/build.py", "loads"): PIPE,
     ("runs/check/child.py", "loads"): PIPE,

@@ -32,21 +32,22 @@ def limit_spinning() -> None:
         os.environ.setdefault(_SPINS, _FEW_SPINS)
 
 
-def started_at() -> float:
-    """Return when this process started, as a value of `time.monotonic()`.
+def started_at(pid: int | None = None) -> float:
+    """Return when a process started, by default this one, as a value of `time.monotonic()`.
 
     Linux counts the start in ticks of 10 ms since the machine started; psutil adds it to the time of that start, which
-    it knows to a second.
+    it knows to a second, and which changes when the clock is set.
     """
+    pid = pid or os.getpid()
     with suppress(OSError, ValueError, IndexError, AttributeError):
         # The second field, the name of the program in parentheses, may contain spaces.
-        fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
         if 0 <= age < time.clock_gettime(time.CLOCK_BOOTTIME):
             return time.monotonic() - age
     import psutil
 
-    return time.monotonic() - max(0.0, time.time() - float(psutil.Process().create_time()))
+    return time.monotonic() - max(0.0, time.time() - float(psutil.Process(pid).create_time()))
 
 
 def is_running(pid: int) -> bool:

@@ -53,7 +53,7 @@ from shoestring.training.checkpoint.divided import whole
 from shoestring.training.checkpoint.identity import new_id
 from shoestring.training.checkpoint.trained import frozen_digest
 from shoestring.training.engine.determinism import deterministic
-from shoestring.training.engine.environment import differences
+from shoestring.training.engine.environment import differences, kernel_facts
 from shoestring.training.engine.parallel.fully_sharded import FullySharded, shard
 from shoestring.training.engine.parallel.ranks import Ranks
 from shoestring.training.engine.precision import mixed_precision
@@ -288,6 +288,7 @@ def _script_session(
         **processes_fact(request.processes),
         **script_environment(trainer),
         "frozen weights": frozen_digest(state.model),
+        **kernel_facts(request.device, state.model),
     }
     store, restored = open_store(request, record, request.processes)
     changes = []

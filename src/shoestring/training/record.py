@@ -73,7 +73,7 @@ class Record:
         self.progress = Progress(total_updates=0, stream=None if is_writer else SilentStream())
         with explaining(f"{run.events_file} cannot be used", ", then train again"):
             for kind, seconds in slowest_durations(read(run.events_file)).items():
-                deadline.observe(kind, seconds)
+                deadline.expect(kind, seconds)
             # This session's events start at the end of those of earlier sessions.
             self._offset = run.events_file.stat().st_size if run.events_file.exists() else 0
             self._files = RecordFiles(run, loaded, target=target, is_writer=is_writer)

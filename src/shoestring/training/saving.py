@@ -17,7 +17,7 @@ from shoestring.training.checkpoint.files import directory_bytes
 from shoestring.training.checkpoint.presence import GoneError
 from shoestring.training.checkpoint.snapshot import HostCopy, Snapshot, snapshot
 from shoestring.training.checkpoint.store import Restored, Saved, Store
-from shoestring.training.engine.environment import require_same
+from shoestring.training.engine.environment import notes_on_machine, require_same
 from shoestring.training.engine.memory import (
     Failure,
     catch_out_of_memory,
@@ -77,6 +77,7 @@ class Saver:
         self._preparation: Future[None] | None = None
         self._pending: _PendingSave | None = None
         self._saved_position: tuple[int, int] | None = None
+        self._has_noted_machine = False
         self._slowest_seconds = 0.0
 
     def __enter__(self) -> Self:
@@ -228,11 +229,20 @@ class Saver:
         changed = require_same(saved_environment(restored), self._environment, allow_inexact=allow_inexact)
         retry_with_freed_memory(lambda: state.restore(restored.state), "restoring the checkpoint")
         self._policy.resume(state.update)
+        if not changed:
+            self._note_machine(notes_on_machine(saved_environment(restored), self._environment))
         if changed:
             self._record.note("from here on the run is not bit-identical to its start: " + "; ".join(changed))
         else:
             self._saved_position = _position(state)
         return True
+
+    def _note_machine(self, notes: list[str]) -> None:
+        """Record notes on the machine, once in a session: a state may be restored again."""
+        if not self._has_noted_machine:
+            for note in notes:
+                self._record.note(note)
+        self._has_noted_machine = True
 
     def _prepare(self) -> None:
         """Allocate the memory for copies, once; after the first update the state has all its tensors."""

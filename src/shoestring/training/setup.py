@@ -15,7 +15,7 @@ from shoestring.training.data.seeded import seeded_data
 from shoestring.training.engine import precision
 from shoestring.training.engine.assembly import strategy
 from shoestring.training.engine.building import build
-from shoestring.training.engine.environment import environment
+from shoestring.training.engine.environment import environment, kernel_facts
 from shoestring.training.engine.memory import explaining_out_of_memory
 from shoestring.training.engine.parallel.default_group import without_default_group
 from shoestring.training.engine.parallel.updates import ShardedUpdates
@@ -186,6 +186,7 @@ def _environment(request: SessionRequest, state: State) -> dict[str, Any]:
         # None for one shard, as in a checkpoint from before the setting existed.
         "logical_shards": request.shards.count if request.shards.count > 1 else None,
         "frozen weights": frozen_digest(state.model),
+        **kernel_facts(request.device, state.model, offload=request.settings.offload),
     }
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import time
 from pathlib import Path
 
 from shoestring.remote.kaggle.chain_file import ChainState
@@ -29,6 +30,8 @@ class MemoryKaggle:
         self.deleted: list[str] = []
         self.quotas = [quota]
         self.refusals: list[KaggleError] = []
+        self.server_time = time.time
+        self.polls = 2
         self.running = 0
         self.most_running = 0
 
@@ -60,7 +63,7 @@ class MemoryKaggle:
             first = origin["update"]
             assert metadata["kernel_sources"] == [previous["kernel"]]
         self.kernels[kernel] = {
-            "source": source, "nonce": config["nonce"], "polls": 2, "over": False, "behavior": behavior,
+            "source": source, "nonce": config["nonce"], "polls": self.polls, "over": False, "behavior": behavior,
             "first": first, "update": first + (behavior if isinstance(behavior, int) else 0),
             "session": config["session"],
         }  # fmt: skip
@@ -89,7 +92,8 @@ class MemoryKaggle:
                 entry["over"] = True
                 self.running -= 1
         ends = {"lost": "error", "killed": "error"}
-        return {"status": ends.get(entry["behavior"], "complete") if entry["over"] else "running", "message": ""}
+        status = ends.get(entry["behavior"], "complete") if entry["over"] else "running"
+        return {"status": status, "message": "", "time": self.server_time()}
 
     def files(self, entry):
         files = {"run/plan.json": b"{}", "run/checkpoints/update-00000001/manifest.json": b"manifest"}

@@ -86,7 +86,7 @@ def test_a_lost_session_makes_the_next_one_shorter_and_leaves_the_newest_output_
     clock = itertools.count(1000.0, 1.0)
     monkeypatch.setattr(time, "time", lambda: next(clock))
     kaggle = MemoryKaggle([10, "lost", 10, 10])
-    state = finish(run, kaggle, make_state(limit_seconds=20.0))
+    state = finish(run, kaggle, make_state(limit_seconds=60.0))
     assert state.status == "finished" and slugs(kaggle) == ["a", "b", "b", "a"]
     lost = state.sessions[1]
     assert (lost.status, state.sessions[2].limit_seconds) == ("lost", pytest.approx(0.7 * lost.lived_seconds))
@@ -188,8 +188,26 @@ def test_a_copy_of_the_directory_deletes_no_session_of_the_other_machine(run, tm
     chain_file = tmp_path / "copy" / "kaggle" / "chain.json"
     if when == "late":
         chain = json.loads(chain_file.read_text())
-        chain["sessions"][0]["started_at"] = 1.0
+        chain["sessions"][0] |= {"started_at": 1.0, "server_started_at": 1.0}
         chain_file.write_text(json.dumps(chain))
     with pytest.raises(RunError, match="a copy of this directory goes on elsewhere"):
         finish(tmp_path / "copy", kaggle)
     assert kaggle.deleted == [] and len(kaggle.pushes) == 3
+
+
+@pytest.mark.parametrize("seconds", [1e6, -1e6])
+@pytest.mark.parametrize("whose", ["machine", "server", "both"])
+def test_session_is_deleted_for_its_age_by_two_clocks(run, monkeypatch, whose, seconds):
+    is_late = whose == "both" and seconds > 0
+    kaggle = MemoryKaggle(["endless", 10, 10, 10] if is_late else [10, 10, 10])
+    jumps = dict.fromkeys(("machine", "server"), 0.0)
+    now = time.time
+    monkeypatch.setattr(polling.time, "time", lambda: now() + jumps["machine"])
+    kaggle.server_time, kaggle.polls = lambda: now() + jumps["server"], 4
+
+    def jump(event):
+        if event == "session 1 runs":
+            jumps.update(dict.fromkeys(jumps if whose == "both" else [whose], seconds))
+
+    assert finish(run, kaggle, on_event=jump).status == "finished"
+    assert len(kaggle.deleted) == is_late

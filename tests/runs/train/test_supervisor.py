@@ -96,3 +96,24 @@ def test_process_without_a_sign_of_life_is_killed():
     code = code.replace("+ limit)", "+ limit, silence_seconds=0.5)").replace("end.at_limit", "end.is_silent")
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.read() == f"{-signal.SIGKILL} True False\n"
+
+
+SAVE_AFTER_THE_LIMIT = """
+    print(os.getpid(), flush=True)
+    while time.monotonic() < limit_at:
+        time.sleep(0.01)
+    time.sleep(0.3)  # it saves
+    return 0
+"""
+
+
+def test_process_that_was_stopped_until_after_the_limit_can_save():
+    work = SAVE_AFTER_THE_LIMIT.replace("limit_at", str(time.monotonic() + 1.5))
+    with start(work, limit=1.0) as process:
+        pids = [process.pid, int(process.stdout.readline())]
+        for number, seconds in ((signal.SIGSTOP, 1.2), (signal.SIGCONT, 0.0)):
+            for pid in pids:
+                os.kill(pid, number)
+            time.sleep(seconds)
+        assert process.stdout.read() == "0 False False\n"
+        assert process.wait() == 0

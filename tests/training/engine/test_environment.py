@@ -12,6 +12,8 @@ from shoestring.training.engine.environment import (
     content_digest,
     differences,
     environment,
+    kernel_facts,
+    notes_on_machine,
     require_same,
 )
 
@@ -86,3 +88,63 @@ def test_digest_of_a_link_is_that_of_its_file(tmp_path):
     (tmp_path / "a.csv").write_text("1")
     (tmp_path / "link.csv").symlink_to("a.csv")
     assert content_digest(tmp_path / "link.csv") == content_digest(tmp_path / "a.csv")
+
+
+SAVED = {
+    "torch": "2.13.0",
+    "kernels": {"BLAS on the CPU": "aa", "ATen on the CPU": "bb"},
+    "host kernels": {},
+    "machine": {"CPU": "AMD EPYC (25/17/1)", "OMP_NUM_THREADS": "1"},
+}
+
+
+def test_other_results_of_a_library_are_a_difference_with_its_cause():
+    current = {
+        **SAVED,
+        "kernels": {"BLAS on the CPU": "cc", "ATen on the CPU": "bb"},
+        "machine": {"CPU": "AMD EPYC (25/17/1)", "MKL_CBWR": "COMPATIBLE"},
+    }
+    line = (
+        "kernels: BLAS on the CPU compute other bits than when the checkpoint was saved; "
+        "MKL_CBWR was not set, is COMPATIBLE"
+    )
+    assert differences(SAVED, current) == [line]
+    with pytest.raises(UsageError) as caught:
+        require_same(SAVED, current, allow_inexact=False)
+    assert list(caught.value.problems) == [line]
+    # Another version has other kernels, which its own line says.
+    assert differences(SAVED, current | {"torch": "2.14.0"}) == ["torch: saved with 2.13.0, now 2.14.0"]
+    unknown = current | {"machine": SAVED["machine"]}
+    assert differences(SAVED, unknown)[0].endswith("; nothing that is recorded of the machine has changed")
+
+
+def test_another_machine_with_the_same_results_is_a_note():
+    current = SAVED | {"machine": {"CPU": "Intel(R) Xeon(R) (6/85/7)", "OMP_NUM_THREADS": "1"}}
+    assert differences(SAVED, current) == []
+    assert notes_on_machine(SAVED, current) == [
+        "the machine differs from the checkpoint's, and its kernels compute the same bits: "
+        "CPU was AMD EPYC (25/17/1), is Intel(R) Xeon(R) (6/85/7)"
+    ]
+    assert notes_on_machine(SAVED, SAVED) == []
+    library_that_is_new = SAVED | {"kernels": {**SAVED["kernels"], "FFT on the CPU": "dd"}}
+    assert differences(SAVED, library_that_is_new) == []
+
+
+def test_cpu_beside_a_gpu_computes_the_data_alone():
+    saved = {"kernels": {"cuBLAS": "aa"}, "host kernels": {"ATen": "bb"}, "machine": {"CPU": "one"}}
+    current = {**saved, "host kernels": {"ATen": "cc"}, "machine": {"CPU": "another"}}
+    assert differences(saved, current) == []
+    (note,) = notes_on_machine(saved, current)
+    assert "on the CPU, ATen compute other bits" in note and note.endswith("; CPU was one, is another")
+
+
+def test_checkpoint_without_results_of_kernels_is_a_note():
+    (note,) = notes_on_machine({"torch": "2.13.0"}, SAVED)
+    assert "did not record" in note
+    assert differences({"torch": "2.13.0"}, SAVED) == []
+
+
+def test_kernels_of_a_cpu_update_are_those_of_the_cpu():
+    facts = kernel_facts(torch.device("cpu"), torch.nn.Linear(2, 2))
+    assert {"ATen on the CPU", "BLAS on the CPU", "numpy on the CPU"} <= facts["kernels"].keys()
+    assert not facts["host kernels"] and facts["machine"]["CPU"]

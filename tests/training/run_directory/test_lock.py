@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from shoestring.base.errors import UsageError
+from shoestring.base.process_identity import process_identity
+from shoestring.runs.check.run_lock import inspect_lock
 from shoestring.training.run_directory import lock
 
 HOLD = """
@@ -126,6 +129,14 @@ def test_holder_that_has_lost_its_parent_is_waited_for(tmp_path):
             assert f"pid {os.getpid()} " in (tmp_path / "lock").read_text()
 
 
+def test_holder_is_alive_after_the_clock_was_set(tmp_path, monkeypatch):
+    with lock.locked(tmp_path):
+        monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: 1e9)  # the clock of the machine less its uptime
+        monkeypatch.setattr(psutil._pslinux, "BOOT_TIME", 1e9, raising=False)
+        assert lock.is_holder_alive(tmp_path) is True
+        assert inspect_lock(tmp_path).process_status
+
+
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
 def test_lock_that_is_no_file_is_an_error(tmp_path, make):
     make(tmp_path / "lock")
@@ -148,6 +159,17 @@ def test_holder_is_alive_dead_or_unknown(tmp_path):
     assert lock.is_holder_alive(tmp_path) is False
     (tmp_path / "lock").write_text("pid 1 on elsewhere, begun 1\n")
     assert lock.is_holder_alive(tmp_path) is None
+    # Another container of this machine has the same name, and other processes with the same numbers.
+    boot, namespace, start = process_identity(os.getpid()).split(".")
+    name = f"pid {os.getpid()} on {os.uname().nodename}, begun 1, process"
+    for identity, is_alive in (
+        (f"{boot}.{namespace}.{start}", True),
+        (f"{boot}.{namespace}.{int(start) + 1}", False),
+        (f"{boot}.{int(namespace) + 1}.{start}", None),
+        (f"00000000.{namespace}.{start}", False),  # the machine was started again
+    ):
+        (tmp_path / "lock").write_text(f"{name} {identity}\n")
+        assert lock.is_holder_alive(tmp_path) is is_alive
     (tmp_path / "lock").unlink()
     os.mkfifo(tmp_path / "lock")
     assert lock.is_holder_alive(tmp_path) is None

@@ -66,3 +66,10 @@ def test_percentile_is_an_observed_duration():
     assert percentile_95([]) == 0
     assert percentile_95([5]) == 5
     assert percentile_95(range(1, 101)) == 96
+
+
+def test_save_of_an_earlier_session_leaves_time_for_training():
+    deadline = Deadline(100, margin_seconds=1, clock=FakeClock())
+    deadline.expect("update", 0.5)
+    deadline.expect("save", 3600)  # the machine was stopped meanwhile
+    assert 30 < deadline.stopping_seconds() < 40 and not deadline.reached()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import os
 import selectors
-import time
 from typing import IO, Any
 
 from shoestring.base import streams
 from shoestring.base.errors import TraceError, UsageError
+from shoestring.base.running_time import RunningTime
 
 LIMIT_VARIABLE = "SHOESTRING_TRACE_SECONDS"
 """The environment variable with the limit of one trace."""
@@ -51,10 +51,10 @@ def wait(responses: IO[Any], work: str, limit: float = math.inf) -> None:
 
 
 def _wait(selector: selectors.BaseSelector, responses: IO[Any], work: str, limit: float) -> None:
-    start, seconds, reported_seconds = time.monotonic(), 0.0, 0.0
+    clock, seconds, reported_seconds = RunningTime(), 0.0, 0.0
     limit_text = f" of at most {limit:g} s" if limit < math.inf else ""
     while not selector.select(min(_POLL_SECONDS, PROGRESS_SECONDS, limit - seconds)):
-        seconds = time.monotonic() - start
+        seconds = clock()
         if responses.closed:
             return
         if seconds >= limit:

@@ -33,6 +33,8 @@ class ActiveChain:
     """How often in a row its status was one of a session that is over."""
     polls_without_output: int = 0
     """How often its output was looked for in vain since then."""
+    server_time: float | None = None
+    """When Kaggle was last asked for it, by the server's clock."""
     refusals: int = 0
     """How often in a row Kaggle has refused a push."""
     last_event: str = ""
@@ -53,7 +55,7 @@ class ActiveChain:
     def end(self, session: SessionRecord, status: Any, reason: str) -> None:
         """Write that a session is over; the next step decides what follows."""
         session.status, session.reason = status, reason
-        session.ended_at = session.ended_at or time.time()
+        session.ended_at, session.server_ended_at = time.time(), self.server_time
         self.set("preparing", f"session {session.number} is over")
 
     def event(self, text: str) -> None:

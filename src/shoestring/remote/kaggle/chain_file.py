@@ -1,7 +1,7 @@
 """The file `DIR/kaggle/chain.json`: what a chain of sessions on Kaggle is, and how far it is.
 
 It is written before and after every step, so that a laptop that was killed goes on where it was. It has no credentials.
-Times are seconds since 1970 by the clock of this machine.
+Times are seconds since 1970 by the clock of this machine, or of Kaggle's server if their names say so.
 """
 
 from __future__ import annotations
@@ -66,6 +66,10 @@ class SessionRecord:
     """When it was first seen running."""
     ended_at: float | None = None
     """When it was first seen not running; None before that."""
+    server_started_at: float | None = None
+    """When it was first seen running, by the server's clock; None before that, and if the server did not tell."""
+    server_ended_at: float | None = None
+    """When it was first seen not running, by the server's clock."""
     update: int | None = None
     """The updates that the run had made at its end; None if it left no run."""
     total_updates: int | None = None
@@ -89,10 +93,19 @@ class SessionRecord:
 
     @property
     def lived_seconds(self) -> float:
-        """How long the session was seen running."""
-        if self.started_at is None or self.ended_at is None:
+        """How long the session was seen running: by the server's clock, since that of this machine may be set."""
+        for start, end in ((self.server_started_at, self.server_ended_at), (self.started_at, self.ended_at)):
+            if start is not None and end is not None:
+                return max(0.0, end - start)
+        return 0.0
+
+    def running_seconds(self, time: float, server_time: float | None) -> float:
+        """Return how long the session has run at least: by the clock of this machine and by that of the server, each of
+        which may be wrong, or may have been set meanwhile.
+        """
+        if self.started_at is None or self.server_started_at is None or server_time is None:
             return 0.0
-        return max(0.0, self.ended_at - self.started_at)
+        return max(0.0, min(time - self.started_at, server_time - self.server_started_at))
 
 
 @dataclass(kw_only=True)
@@ -168,10 +181,11 @@ _KINDS = {
     "sessions": _LIST,
     "waiting_until": _OPTIONAL_TEXT,
 }
+_TIMES = ("pushed_at", "started_at", "ended_at", "server_started_at", "server_ended_at")
 _SESSION_KINDS = {
     **dict.fromkeys(("nonce", "slug", "status", "reason"), TEXT),
     **dict.fromkeys(("version", "update", "total_updates"), _OPTIONAL_COUNT),
-    **dict.fromkeys(("pushed_at", "started_at", "ended_at"), _OPTIONAL_SECONDS),
+    **dict.fromkeys(_TIMES, _OPTIONAL_SECONDS),
     **dict.fromkeys(("checkpoint", "outcome"), _OPTIONAL_TEXT),
     "number": COUNT,
     "limit_seconds": _SECONDS,

@@ -148,8 +148,10 @@ class Client:
         value = self._unless_missing("source", {"kernel": kernel})
         return None if value is None else dict(value)
 
-    def status(self, kernel: str) -> dict[str, str] | None:
-        """Return the newest session's `status` in small letters and its `message`; None if there is none."""
+    def status(self, kernel: str) -> dict[str, Any] | None:
+        """Return the newest session's `status` in small letters, its `message`, and the `time` by the server's clock in
+        unix seconds, None if it is unknown. None if there is no session.
+        """
         value = self._unless_missing("status", {"kernel": kernel})
         return None if value is None else dict(value)
 

@@ -12,9 +12,11 @@ import os
 import re
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,7 @@ class Calls:
         from kaggle import api
 
         self._api: Any = api
+        self._dates = _server_dates()
         if not api._authenticated:  # the import has tried it, and dropped the reason
             try:
                 api.authenticate()
@@ -116,7 +119,11 @@ class Calls:
         request.user_name, request.kernel_slug = kernel.split("/")
         with self._api.build_kaggle_client() as kaggle:
             answer = kaggle.kernels.kernels_api_client.get_kernel_session_status(request)
-        return {"status": answer.status.name.lower(), "message": answer.failure_message or ""}
+        return {
+            "status": answer.status.name.lower(),
+            "message": answer.failure_message or "",
+            "time": _unix_seconds(self._dates[-1] if self._dates else ""),
+        }
 
     def outputs(self, kernel: str) -> list[str]:
         return [file.file_name for file in self._output_files(kernel)]
@@ -259,6 +266,30 @@ def _write_items(items: Iterator[Any], write: Callable[[dict[str, Any]], None]) 
             write({"item": next(items)})
         except StopIteration as end:
             return end.value
+
+
+def _server_dates() -> deque[str]:
+    """Return a list in which the newest answer's `Date` is last from now on: the clock of the server."""
+    import requests
+
+    dates: deque[str] = deque(maxlen=1)
+    send = requests.Session.send
+
+    def send_noting(session: Any, request: Any, **arguments: Any) -> Any:
+        answer = send(session, request, **arguments)
+        dates.append(answer.headers.get("Date", ""))
+        return answer
+
+    requests.Session.send = send_noting  # type: ignore[assignment, method-assign]
+    return dates
+
+
+def _unix_seconds(date: str) -> float | None:
+    """Return the time of a header `Date`; None if it is none."""
+    try:
+        return parsedate_to_datetime(date).timestamp()
+    except (TypeError, ValueError, IndexError):
+        return None
 
 
 def _time_text(time: datetime.datetime) -> str:

@@ -35,13 +35,16 @@ def poll(chain: ActiveChain, session: SessionRecord) -> None:
     kernel = chain.state.kernel(session)
     answer = chain.client.status(kernel)
     status = answer["status"] if answer else "missing"
-    seconds_now = time.time()
-    if status == "running" and session.started_at is None:
-        session.started_at = seconds_now
+    chain.server_time = answer["time"] if answer else None
+    if status == "running" and None in (session.started_at, session.server_started_at):
+        is_new = session.started_at is None
+        session.started_at = session.started_at or time.time()
+        session.server_started_at = chain.server_time
         chain.write()
-        chain.event(f"session {session.number} runs")
+        if is_new:
+            chain.event(f"session {session.number} runs")
     is_running = status in WHILE_RUNNING
-    lived = seconds_now - session.started_at if session.started_at else 0.0
+    lived = session.running_seconds(time.time(), chain.server_time)
     is_late = lived > session.limit_seconds + GRACE * chain.every_seconds
     if (not is_running or is_late or chain.polls % LOOK == LOOK - 1) and _is_output_there(chain, session, status):
         return
@@ -59,7 +62,7 @@ def poll(chain: ActiveChain, session: SessionRecord) -> None:
         return
     else:
         chain.over_polls = chain.polls_without_output = 0
-        if chain.polls % _REPORT == 0 and session.started_at:
+        if chain.polls % _REPORT == 0 and lived:
             limit = seconds_text(session.limit_seconds)
             chain.event(f"session {session.number} has run for {seconds_text(lived)} of at most {limit}")
     chain.sleep(1)
@@ -91,7 +94,6 @@ def _record_kill(chain: ActiveChain, session: SessionRecord, checkpoint: str, up
 
 
 def _record_end(chain: ActiveChain, session: SessionRecord, kernel: str, result: SessionFile) -> None:
-    session.ended_at = time.time()
     session.outcome, session.update, session.total_updates = result.status, result.update, result.total_updates
     session.checkpoint = result.checkpoint
     output = chain.state.newest_output
@@ -117,7 +119,6 @@ def _record_end(chain: ActiveChain, session: SessionRecord, kernel: str, result:
 
 def _lost(chain: ActiveChain, session: SessionRecord, reason: str, status: str) -> None:
     session.is_cut_short = status not in ("complete", "running")
-    session.ended_at = time.time()
     if session.started_at is None:
         session.started_at = session.pushed_at
     chain.end(session, "lost", reason)

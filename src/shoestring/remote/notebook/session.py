@@ -14,9 +14,8 @@ import time
 from pathlib import Path
 from typing import Literal
 
-import psutil
-
 from shoestring.base.errors import UsageError
+from shoestring.base.processes import started_at
 from shoestring.base.reading import read_bytes
 from shoestring.base.streams import write_messages
 from shoestring.base.units import MIB
@@ -94,8 +93,7 @@ def seconds_left(target: str) -> float | None:
     platform = find_target(target).platform
     if platform is None or platform.session_hours is None:
         return None
-    lasted = time.time() - _session_started()
-    return max(60.0, platform.session_hours * 3600 - lasted - _RESERVE_SECONDS)
+    return max(60.0, platform.session_hours * 3600 - _session_seconds() - _RESERVE_SECONDS)
 
 
 def predictions_file(run: Path) -> Path:
@@ -129,10 +127,10 @@ def _kaggle() -> Path:
     return Path(os.environ.get("SHOESTRING_KAGGLE_ROOT", "/kaggle"))
 
 
-def _session_started() -> float:
-    """Return when the machine of the session started: a kernel that is restarted has no new session."""
+def _session_seconds() -> float:
+    """Return how long the machine of the session has run: a kernel that is restarted has no new session."""
     in_container = any(name.startswith(("KAGGLE_", "COLAB_")) for name in os.environ)
-    return float(psutil.Process(1 if in_container else os.getpid()).create_time())
+    return time.monotonic() - started_at(1 if in_container else os.getpid())
 
 
 def _update(run: Path) -> int:

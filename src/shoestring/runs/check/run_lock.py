@@ -6,11 +6,12 @@ import os
 import re
 from pathlib import Path
 
+from shoestring.base.process_identity import is_same_process
 from shoestring.base.reading import open_file
 from shoestring.runs.check.facts import RunLock
 from shoestring.training.run_directory.contents import LOCK
 
-_HOLDER = re.compile(r"pid (?P<pid>\d+) on (?P<node>\S+), begun (?P<started>\d+)")
+_HOLDER = re.compile(r"pid (?P<pid>\d+) on (?P<node>\S+), begun (?P<started>\d+)(?:, process (?P<identity>\S+))?")
 
 
 def inspect_lock(run: Path) -> RunLock:
@@ -44,6 +45,10 @@ def _process_status(holder: str) -> str:
         return ""
     try:
         process = psutil.Process(int(match["pid"]))
-        return str(process.status()) if int(process.create_time()) == int(match["started"]) else ""
+        if identity := match["identity"]:
+            is_holder = is_same_process(process.pid, identity)
+        else:
+            is_holder = int(process.create_time()) == int(match["started"])
+        return str(process.status()) if is_holder else ""
     except (psutil.Error, OverflowError):  # a number that cannot be the id of a process
         return ""

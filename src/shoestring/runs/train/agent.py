@@ -25,6 +25,7 @@ from torch.distributed.elastic.rendezvous import RendezvousInfo
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
 from shoestring.base.errors import RunError, ShoestringError
+from shoestring.base.running_time import RunningTime
 from shoestring.base.units import seconds_text
 from shoestring.training.engine.parallel.rank_channel import (
     OUT_OF_MEMORY_STATUS,
@@ -103,6 +104,7 @@ class Agent(LocalElasticAgent):
         self._grace_seconds, self._silence_seconds = grace_seconds, silence_seconds
         self._channel: AgentChannel | None = None
         self._processes: dict[int, int] = {}
+        self._clock = RunningTime()
         self._kill_at: float | None = None
         self.end = RanksEnd()
 
@@ -128,6 +130,7 @@ class Agent(LocalElasticAgent):
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         assert self._channel is not None
         self._signals.poll(_POLL_SECONDS)
+        self._looked_at = self._clock()
         self._forward_stop()
         silent = self._silence.update(self._channel.receive())
         ends = {rank: end for rank, pid in self._processes.items() if (end := _exit_status(pid)) is not None}
@@ -164,7 +167,7 @@ class Agent(LocalElasticAgent):
             return
         self._is_stop_forwarded = True
         if self._kill_at is None:
-            self._kill_at = time.monotonic() + self._grace_seconds()
+            self._kill_at = self._looked_at + self._grace_seconds()
         for pid in self._processes.values():
             if _exit_status(pid) is None:
                 os.kill(pid, Signals[self._signals.received])
@@ -180,7 +183,7 @@ class Agent(LocalElasticAgent):
         if hanging := [rank for rank in silent if rank not in ends]:
             names = " and ".join(map(self._name, hanging))
             return f"{names} gave no sign of life for {seconds_text(self._silence_seconds)}"
-        if self._kill_at is not None and time.monotonic() > self._kill_at:
+        if self._kill_at is not None and self._looked_at > self._kill_at:
             return f"{self._signals.received}, and the processes did not stop in time"
         lost = [rank for rank, status in ends.items() if status in _CONSEQUENCES]
         if lost and not _errors(ends) and 0 not in ends.values() and self._have_settled(ends):
@@ -196,8 +199,8 @@ class Agent(LocalElasticAgent):
     def _have_settled(self, ends: Mapping[int, int]) -> bool:
         """Return whether all ranks have ended, or have had the time to do so since the first that did."""
         if self._settled_at is None:
-            self._settled_at = time.monotonic() + _SETTLE_SECONDS
-        return len(ends) == len(self._processes) or time.monotonic() > self._settled_at
+            self._settled_at = self._looked_at + _SETTLE_SECONDS
+        return len(ends) == len(self._processes) or self._looked_at > self._settled_at
 
     def _restart_or_fail(self, reason: str) -> RunResult:
         number = 1 + MOST_RESTARTS - self._remaining_restarts

@@ -19,11 +19,20 @@ from typing import Any, NoReturn
 
 from shoestring.base import streams
 from shoestring.base.processes import exit_with_parent, kill_with_descendants
+from shoestring.base.signal_wait import wait_for_signal
 from shoestring.training.engine.parallel.rank_channel import HEARTBEAT_POLL_SECONDS, Heartbeats
 from shoestring.training.session.signals import ONE_REQUEST_SECONDS, STOP_SIGNALS, StopSignals
 
 _LONGEST_WAIT_SECONDS = 1e6
 """The system rejects waiting times of centuries."""
+_STATES = (signal.SIGCHLD, signal.SIGCONT)
+"""Signals that tell this process of a change of the child's state, or of its own."""
+_LATE_SECONDS = 10.0
+"""A supervisor that sees the end so late has not run meanwhile (`docker pause`). The limit of the session, which is at
+most 10 s after this end, has passed as well then."""
+_AFTER_STOP_SECONDS = 300.0
+"""For the training process to save and end, after both were stopped until after the limit: as much as the processes
+of a run with several GPUs have after a requested stop."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +54,15 @@ class ProcessEnd:
 def supervise(work: Callable[[], int], kill_at: float | None, *, silence_seconds: float | None = None) -> ProcessEnd:
     """Run `work` in a forked child that exits with the status it returns, and return how the child ended.
 
-    At `kill_at`, a value of `time.monotonic()`, the child and all its descendants are killed. The first SIGTERM, SIGINT
-    or SIGHUP is forwarded to the child; one that follows more than two seconds later kills the child. If this process
-    is killed, so is the child. With `silence_seconds`, a child that has given no sign of life for so long is killed:
-    it is one of several that train together, and the others wait for it.
+    At `kill_at`, a value of `time.monotonic()`, the child and all its descendants are killed. If this process was
+    stopped then (Ctrl-Z), the child had no chance to end in time, and gets some minutes. The first SIGTERM, SIGINT or
+    SIGHUP is forwarded to the child; one that follows more than two seconds later kills the child. If this process is
+    killed, so is the child. With `silence_seconds`, a child that has given no sign of life for so long is killed: it is
+    one of several that train together, and the others wait for it.
 
     The child has these signals blocked until `StopSignals` handles them, so that none is lost while it starts.
     """
-    watched_signals = {signal.SIGCHLD, *STOP_SIGNALS}
+    watched_signals = {*_STATES, *STOP_SIGNALS}
     previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched_signals)
     heartbeats = None if silence_seconds is None else Heartbeats(silence_seconds)
     has_returned = mmap.mmap(-1, 1)  # memory that the child shares
@@ -79,7 +89,7 @@ def _run_in_child(
         if heartbeats:
             heartbeats.start()
         StopSignals.is_supervised = True
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STATES)
         status = work()
     except BaseException:  # noqa: BLE001  (the child must not return to the code that forked it)
         sys.excepthook(*sys.exc_info())
@@ -108,16 +118,19 @@ def _wait(
     longest_wait = HEARTBEAT_POLL_SECONDS if heartbeats else _LONGEST_WAIT_SECONDS
     while True:
         left = _LONGEST_WAIT_SECONDS if kill_at is None else kill_at - time.monotonic()
-        received = signal.sigtimedwait(watched_signals, min(max(0.0, left), longest_wait))
+        received = wait_for_signal(watched_signals, min(left, longest_wait))
         reaped_child, status = os.waitpid(child, os.WNOHANG)
         if reaped_child:
             return ProcessEnd(status=os.waitstatus_to_exitcode(status))
-        if received and received.si_signo != signal.SIGCHLD:
+        late = 0.0 if kill_at is None else time.monotonic() - kill_at
+        if late > _LATE_SECONDS or (late > 0 and received == signal.SIGCONT):
+            left, kill_at = _AFTER_STOP_SECONDS, time.monotonic() + _AFTER_STOP_SECONDS
+        if received in STOP_SIGNALS:
             if requested_at is None:
                 requested_at = time.monotonic()
-                os.kill(child, received.si_signo)
+                os.kill(child, received)
             elif time.monotonic() - requested_at > ONE_REQUEST_SECONDS:
-                return _kill(child, by_request=Signals(received.si_signo))
+                return _kill(child, by_request=Signals(received))
         elif not received and left <= 0:
             return _kill(child, at_limit=True)
         elif heartbeats and heartbeats.are_missing():

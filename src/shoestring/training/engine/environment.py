@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from shoestring.base.errors import UsageError
 from shoestring.base.reading import open_file
@@ -21,7 +22,18 @@ from shoestring.base.units import KIB, MIB
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.techniques import compiled, memory_format
 from shoestring.training.checkpoint.files import sha256
+from shoestring.training.engine import kernel_probe
+from shoestring.training.engine.machine_facts import changed_facts, machine_facts
 
+_CPU = torch.device("cpu")
+_KERNELS, _HOST_KERNELS, _MACHINE = "kernels", "host kernels", "machine"
+_LIBRARY_FACTS = ("torch", "numpy", "device", "threads", "instructions")
+"""Facts with which kernels change: a difference of one of them explains other results of the kernels."""
+_UNRECORDED = (
+    "the checkpoint is of a version that did not record what the libraries' kernels compute, so nothing shows whether "
+    "those of this machine compute the same bits. The checkpoints of this session record it"
+)
+_SAME_BITS = "the machine differs from the checkpoint's, and its kernels compute the same bits"
 _CONTENT = "content of "
 """The beginning of the names of the facts on options that are paths."""
 _BYTES = "bytes of "
@@ -66,6 +78,22 @@ def environment(
         facts["threads"] = torch.get_num_threads()
         facts["instructions"] = torch.backends.cpu.get_cpu_capability()
     return facts
+
+
+def kernel_facts(device: torch.device, model: nn.Module, *, offload: str | None = None) -> dict[str, Any]:
+    """Return the results of the kernels that compute updates, and what tells why they may differ.
+
+    With a GPU the CPU computes the data alone, unless the optimizer is there (`offload`).
+    """
+    host = kernel_probe.digests(_CPU, has_convolutions=True)
+    on_device: dict[str, str] = {}
+    if device.type == "cuda":
+        has_convolutions = kernel_probe.has_convolutions(model)
+        on_device = kernel_probe.digests(device, has_convolutions=has_convolutions)
+    has_host_updates = device.type == "cpu" or offload not in (None, "no")
+    if has_host_updates:
+        on_device |= {f"{library} on the CPU": digest for library, digest in host.items()}
+    return {_KERNELS: on_device, _HOST_KERNELS: {} if has_host_updates else host, _MACHINE: machine_facts(device)}
 
 
 def content_digest(path: Path) -> str:
@@ -117,8 +145,45 @@ def differences(saved: dict[str, Any], current: dict[str, Any]) -> list[str]:
     if "imported files" not in saved:  # a checkpoint from before they were recorded
         current = {name: value for name, value in current.items() if name != "imported files"}
     current = {name: value for name, value in current.items() if name in saved or not name.startswith(_BYTES)}
-    names = [name for name in sorted(saved.keys() | current.keys()) if saved.get(name) != current.get(name)]
-    return [_describe_difference(name, saved.get(name), current.get(name)) for name in names]
+    names = sorted((saved.keys() | current.keys()) - {_KERNELS, _HOST_KERNELS, _MACHINE})
+    changed = [name for name in names if saved.get(name) != current.get(name)]
+    lines = [_describe_difference(name, saved.get(name), current.get(name)) for name in changed]
+    if libraries := () if set(changed) & set(_LIBRARY_FACTS) else _other_results(saved, current, _KERNELS):
+        lines.append(
+            f"kernels: {', '.join(libraries)} compute other bits than when the checkpoint was saved"
+            f"{_causes(saved, current, libraries)}"
+        )
+    return lines
+
+
+def notes_on_machine(saved: dict[str, Any], current: dict[str, Any]) -> list[str]:
+    """Return notes on differences from the environment of a checkpoint that `differences` does not have."""
+    if _KERNELS in current and not isinstance(saved.get(_KERNELS), dict):
+        return [_UNRECORDED]
+    if libraries := _other_results(saved, current, _HOST_KERNELS):
+        return [
+            f"on the CPU, {', '.join(libraries)} compute other bits than when the checkpoint was saved, so what the "
+            f"recipe computes there, such as its data, may differ by rounding{_causes(saved, current, libraries)}"
+        ]
+    changes = "; ".join(changed_facts(_facts(saved, _MACHINE), _facts(current, _MACHINE)))
+    return [f"{_SAME_BITS}: {changes}"] if changes else []
+
+
+def _other_results(saved: dict[str, Any], current: dict[str, Any], kind: str) -> tuple[str, ...]:
+    """Return the libraries with results in both environments that are not equal."""
+    before, after = _facts(saved, kind), _facts(current, kind)
+    return tuple(name for name in sorted(before.keys() & after.keys()) if before[name] != after[name])
+
+
+def _causes(saved: dict[str, Any], current: dict[str, Any], libraries: tuple[str, ...]) -> str:
+    names = tuple(name.removesuffix(" on the CPU") for name in libraries)
+    changes = changed_facts(_facts(saved, _MACHINE), _facts(current, _MACHINE), names)
+    return f"; {'; '.join(changes)}" if changes else "; nothing that is recorded of the machine has changed"
+
+
+def _facts(environment: dict[str, Any], kind: str) -> dict[str, str]:
+    value = environment.get(kind)
+    return {str(name): str(text) for name, text in value.items()} if isinstance(value, dict) else {}
 
 
 def _describe_difference(name: str, saved: object, current: object) -> str:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from shoestring.base.errors import UsageError
+from shoestring.base.process_identity import is_same_process, process_identity
 from shoestring.base.reading import read_bytes
 from shoestring.base.system_errors import explaining
 from shoestring.training.checkpoint.files import close_quietly, replace
@@ -45,8 +46,8 @@ def locked(run: Path) -> Iterator[None]:
 
     On a filesystem without locks (some network filesystems) the lock is the file `.lock`, which only one process can
     create. A file left by a dead process of this machine is taken over. Whether a process of another machine is dead
-    cannot be known, so the user has to remove its file. Machines are distinguished by their names: two containers with
-    the same name that share such a filesystem are not.
+    cannot be known, so the user has to remove its file. Machines are distinguished by their names, and containers of
+    one machine by their process numbers: two machines with the same name that share such a filesystem are not.
 
     A holder whose parent has ended is about to end too, for example after its supervisor was killed. It is waited for.
 
@@ -206,7 +207,8 @@ def _locked_error(run: Path, holder: str, hint: str) -> UsageError:
 
 def _describe(holder: str) -> str:
     """Return the holder's name for a message, with its start time in UTC."""
-    name, _, started = holder.partition("\n")[0].partition(", begun ")
+    name, _, details = holder.partition("\n")[0].partition(", begun ")
+    started = details.partition(",")[0]
     if not started.isdecimal() or int(started) > _MAX_TIME:
         return holder or "unknown"
     return f"{name}, started at {datetime.fromtimestamp(int(started), UTC):%Y-%m-%d %H:%M:%S} UTC"
@@ -214,15 +216,17 @@ def _describe(holder: str) -> str:
 
 def _own_name() -> str:
     """Return the name of this process for the lock, on two lines, the second for its parent."""
-    parent, node = os.getppid(), os.uname().nodename
-    return (
-        f"pid {os.getpid()} on {node}, begun {_start_time(os.getpid())}\n"
-        f"parent pid {parent} on {node}, begun {_start_time(parent)}"
-    )
+    return f"{_name_of(os.getpid())}\nparent {_name_of(os.getppid())}"
+
+
+def _name_of(pid: int) -> str:
+    identity = process_identity(pid)
+    name = f"pid {pid} on {os.uname().nodename}, begun {_start_time(pid)}"
+    return f"{name}, process {identity}" if identity else name
 
 
 def _start_time(pid: int) -> int:
-    """Return the start time of a process in unix seconds, to detect the reuse of its id; 0 if there is none."""
+    """Return the start time of a process in unix seconds, for a person; 0 if there is none."""
     import psutil
 
     try:
@@ -245,6 +249,9 @@ def _is_dead(holder: str) -> bool:
 def _is_alive(holder: str) -> bool | None:
     """Return whether the process that `holder` names exists; None if it names none of this machine."""
     words = holder.replace(",", "").split()
-    if len(words) != 6 or words[3] != os.uname().nodename or not (words[1] + words[5]).isdecimal():
+    if len(words) not in (6, 8) or words[3] != os.uname().nodename or not (words[1] + words[5]).isdecimal():
         return None
+    if len(words) == 8:
+        return is_same_process(int(words[1]), words[7])
+    # The lock of an earlier version, or of a system without /proc.
     return _start_time(int(words[1])) == int(words[5])

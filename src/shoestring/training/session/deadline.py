@@ -86,6 +86,12 @@ class Deadline:
         self._durations[kind].append(seconds)
         self._longest[kind] = max(seconds, self._longest.get(kind, 0.0))
 
+    def expect(self, kind: str, seconds: float) -> None:
+        """Record the duration that work of this kind had in an earlier session, up to a third of this one: a session
+        makes progress even after one in which the machine was stopped in the middle of a save.
+        """
+        self.observe(kind, seconds if self.limit_seconds is None else min(seconds, self.limit_seconds / 3))
+
     def has_observed(self, kind: str) -> bool:
         """Return whether the duration of work of this kind is known."""
         return bool(self._durations.get(kind))

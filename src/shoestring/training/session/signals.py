@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Any
 
+from shoestring.base.signal_wait import wait_for_signal
+
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """SIGTERM from a scheduler, SIGINT from Ctrl-C, SIGHUP from a terminal that is closed."""
 
@@ -85,10 +87,9 @@ class StopSignals:
         if threading.current_thread() is not threading.main_thread():
             time.sleep(seconds)
             return
-        received = signal.sigtimedwait(STOP_SIGNALS, seconds)
-        # If another signal interrupts the wait at its end, Python 3.11 returns a number that nothing has set.
-        if received and received.si_signo in STOP_SIGNALS and signal.getsignal(received.si_signo) is not signal.SIG_IGN:
-            self._receive(received.si_signo, None)
+        received = wait_for_signal(STOP_SIGNALS, seconds)
+        if received and signal.getsignal(received) is not signal.SIG_IGN:
+            self._receive(received, None)
 
     def _receive(self, number: int, _: FrameType | None) -> None:
         if self.received is None:

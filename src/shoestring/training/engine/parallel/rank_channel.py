@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from shoestring.base.errors import RunError, ShoestringError, UsageError
+from shoestring.base.running_time import LONGEST_SECONDS, RunningTime
 
 PEER_LOST_STATUS = 75
 """The exit status of a rank that can only end, because another one has ended: EX_TEMPFAIL of sysexits.h."""
@@ -30,8 +31,8 @@ _MOST_BYTES = 100_000
 """Of a message: the system's limit is about 200 KB."""
 _MOST_PROBLEMS = 20
 _MOST_CHARACTERS = 3000
-HEARTBEAT_POLL_SECONDS = 1.0
-"""Between two looks for heartbeats: no longer time between two looks counts as silence."""
+HEARTBEAT_POLL_SECONDS = LONGEST_SECONDS
+"""Between two looks for heartbeats."""
 
 
 class AgentChannel:
@@ -123,12 +124,12 @@ class Silence:
     def __init__(self, processes: Iterable[int], limit_seconds: float) -> None:
         self._limit_seconds = limit_seconds
         self._seconds = dict.fromkeys(processes, 0.0)
-        self._last = time.monotonic()
+        self._clock, self._updated_at = RunningTime(), 0.0
 
     def update(self, heard: Iterable[int]) -> list[int]:
         """Note the processes that were heard since the last call. Returns those that have been silent too long."""
-        previous, self._last = self._last, time.monotonic()
-        tick = min(self._last - previous, HEARTBEAT_POLL_SECONDS)
+        before, self._updated_at = self._updated_at, self._clock()
+        tick = self._updated_at - before
         for process in self._seconds:
             self._seconds[process] = 0.0 if process in heard else self._seconds[process] + tick
         return [process for process, seconds in self._seconds.items() if seconds > self._limit_seconds]
