@@ -8,6 +8,7 @@ import signal
 import time
 
 from tests.crash.logging_recipe import UPDATES
+from tests.crash.schedule import CHECKPOINT
 
 # Actions in a running session
 
@@ -170,7 +171,7 @@ def flip_byte(path, generator):
 
 
 def damage_newest(session, generator):
-    newest = max((session.run / "checkpoints").glob("update-*"))
+    newest = max((session.run / "checkpoints").glob(CHECKPOINT))
     files = sorted(path for path in newest.iterdir() if path.stat().st_size)
     session.damaged_checkpoint = newest.name
     session.damage = flip_byte(generator.choice(files), generator)

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 from tests.crash import foreign_files
-from tests.crash.schedule import newest_checkpoint
+from tests.crash.schedule import CHECKPOINT, newest_checkpoint
 
 # Files of somebody else
 
@@ -84,7 +84,7 @@ def move_run(session, generator):
 
 
 def checkpoints_of(run):
-    return sorted((run / "checkpoints").glob("update-*"))
+    return sorted((run / "checkpoints").glob(CHECKPOINT))
 
 
 def newest_name(run):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tests.crash import actions_of_faults as actions
 from tests.crash import actions_on_environment as environment
 from tests.crash import actions_on_files as files
-from tests.crash.schedule import newest_checkpoint
+from tests.crash.schedule import CHECKPOINT, newest_checkpoint
 
 SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP")
 
@@ -53,7 +53,7 @@ def has_other_run(session):
 def intact_checkpoints(session):
     """Return the number of checkpoints, if all of them are intact."""
     damaged = newest_checkpoint(session.run)[1]
-    return 0 if damaged else len(list((session.run / "checkpoints").glob("update-*")))
+    return 0 if damaged else len(list((session.run / "checkpoints").glob(CHECKPOINT)))
 
 
 def of_signal(number):

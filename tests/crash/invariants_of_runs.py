@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from tests.crash.foreign_files import changes
-from tests.crash.schedule import newest_checkpoint
+from tests.crash.schedule import CHECKPOINT, newest_checkpoint
 from tests.crash.sessions_of_machine import children, processes_with_files
 from tests.sessions import final_checkpoint, light_bits
 
@@ -213,7 +213,7 @@ def facts_after(session, before, order):
     started, problems = compare_order(session.entries(), before["newest"], order, returns_of(session, before))
     session.lost_updates = 0 if "interval" in session.suspended else started - newest
     damaged_names = {damage.partition("/")[0] for damage in damaged}
-    paths = (session.run / "checkpoints").glob("update-*")
+    paths = (session.run / "checkpoints").glob(CHECKPOINT)
     server = [session.server.pid] if session.server else []
     forked = set(children(server[0])) if server else set()
 

@@ -25,6 +25,10 @@ class Preloaded:
         )  # fmt: skip
         self.pid = self._process.pid
 
+    def wait(self):
+        """Wait until the packages are imported."""
+        self._respond({"ready": True})
+
     def start(self, command, environment, output, errors):
         request = {"command": command, "environment": environment, "output": str(output), "errors": str(errors)}
         return Forked(self._respond(request), self)
@@ -58,7 +62,9 @@ def serve():
     """Respond to requests; return the request of a command in the child that is forked for it, None at the end."""
     for line in sys.stdin:
         request = json.loads(line)
-        if "poll" in request:
+        if "ready" in request:
+            response = True
+        elif "poll" in request:
             pid, status = os.waitpid(request["poll"], os.WNOHANG)
             response = os.waitstatus_to_exitcode(status) if pid else None
         else:

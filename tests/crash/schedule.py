@@ -29,6 +29,8 @@ from tests.training.checkpoint.faults import Disk
 
 UPDATES_BETWEEN_SAVES = 2
 COPY = "copy the state"
+CHECKPOINT = "update-" + 8 * "[0-9]"
+"""A pattern for the names of checkpoints; the user may have folders with other names beside them."""
 
 
 class Small:
@@ -134,7 +136,7 @@ def run_session(run, kind, strike=lambda phase: None, after=None):
 def newest_checkpoint(run):
     """Return the update of the newest intact checkpoint, and the damaged checkpoints."""
     newest, damaged = 0, []
-    for path in sorted((run / "checkpoints").glob("update-*"), reverse=True):
+    for path in sorted((run / "checkpoints").glob(CHECKPOINT), reverse=True):
         update = int(path.name[7:])
         try:
             read_sections(path, update)

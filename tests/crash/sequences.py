@@ -6,12 +6,12 @@ part of a sequence is the same whether or not the other parts happen, and a fail
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 SESSIONS = (2, 4)
 """How many sessions have faults, at least and at most; a run is then finished by a session without any."""
-SHARES = {1: 0.5, 2: 0.35, 3: 0.15}
+COUNTS = {1: 0.35, 2: 0.4, 3: 0.25}
 """How often a session has so many faults."""
 
 
@@ -25,7 +25,7 @@ class Faults:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sequence:
+class FaultSequence:
     """A run and the faults of its sessions."""
 
     seed: int
@@ -41,27 +41,25 @@ class Sequence:
         return json.dumps({"seed": self.seed, "configuration": self.configuration, "sessions": sessions})
 
 
-def parse(text: str) -> Sequence:
+def parse(text: str) -> FaultSequence:
     """Return the sequence that `json` has written."""
     content = json.loads(text)
     sessions = tuple(Faults(number=item["number"], names=tuple(item["names"])) for item in content["sessions"])
-    return Sequence(seed=content["seed"], configuration=content["configuration"], sessions=sessions)
+    return FaultSequence(seed=content["seed"], configuration=content["configuration"], sessions=sessions)
 
 
-def of_seed(seed: int, configurations: tuple[str, ...], areas: dict[str, str]) -> Sequence:
-    """Return the sequence of a seed. `areas` has the area of each fault: a session has one fault of an area at most."""
+def of_seed(seed: int, configurations: Sequence[str], areas: Mapping[str, Sequence[str]]) -> FaultSequence:
+    """Return the sequence of a seed. `areas` has the names of faults: a session has one fault of an area at most."""
     generator = random.Random(f"{seed}/sequence")
     sessions = []
     for number in range(generator.randint(*SESSIONS)):
-        chosen: dict[str, str] = {}
-        (count,) = generator.choices(list(SHARES), weights=list(SHARES.values()))
-        for name in generator.sample(sorted(areas), k=count):
-            chosen.setdefault(areas[name], name)
-        sessions.append(Faults(number=number, names=tuple(sorted(chosen.values()))))
-    return Sequence(seed=seed, configuration=configurations[seed % len(configurations)], sessions=tuple(sessions))
+        (count,) = generator.choices(list(COUNTS), weights=list(COUNTS.values()))
+        chosen = generator.sample(list(areas), k=min(count, len(areas)))
+        sessions.append(Faults(number=number, names=tuple(sorted(generator.choice(areas[area]) for area in chosen))))
+    return FaultSequence(seed=seed, configuration=configurations[seed % len(configurations)], sessions=tuple(sessions))
 
 
-def smaller(sequence: Sequence) -> Iterator[Sequence]:
+def smaller(sequence: FaultSequence) -> Iterator[FaultSequence]:
     """Yield the sequences without one of the sessions, then those without one of the faults."""
     for place in range(len(sequence.sessions)):
         yield replace(sequence, sessions=sequence.sessions[:place] + sequence.sessions[place + 1 :])
@@ -72,7 +70,7 @@ def smaller(sequence: Sequence) -> Iterator[Sequence]:
             yield replace(sequence, sessions=sessions)
 
 
-def shrink(sequence: Sequence, fails: Callable[[Sequence], bool], *, attempts: int) -> Sequence:
+def shrink(sequence: FaultSequence, fails: Callable[[FaultSequence], bool], *, attempts: int) -> FaultSequence:
     """Return the smallest sequence that still fails, of those that at most so many `attempts` reach."""
     remaining = attempts
     while True:

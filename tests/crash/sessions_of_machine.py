@@ -291,7 +291,7 @@ def drive(session, server, actions):
         if time.monotonic() - session.started > HANG_SECONDS:
             session.send(signal.SIGKILL, target="all")
             session.is_hanging = True
-        time.sleep(0.005)
+        time.sleep(0.005 if waiting else 0.02)
     session.seconds = time.monotonic() - session.started
     for action in waiting:
         action.end()

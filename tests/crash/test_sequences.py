@@ -9,7 +9,7 @@ from tests.crash.counts_of_machine import summary
 from tests.crash.faults_of_sessions import AREA_OF, FAULTS
 from tests.crash.foreign_files import HIDDEN, VISIBLE, changes, fact, outside_of_runs, plant
 from tests.crash.machine import sequence_of
-from tests.crash.sequences import Faults, Sequence, parse, shrink
+from tests.crash.sequences import Faults, FaultSequence, parse, shrink
 
 
 def test_seed_repeats_its_sequence():
@@ -30,14 +30,14 @@ def test_details_of_a_fault_do_not_depend_on_other_faults():
     details = [
         sequence.generator(session.number, name).random() for session in sequence.sessions for name in session.names
     ]
-    last = Sequence(seed=3, configuration=sequence.configuration, sessions=sequence.sessions[-1:])
+    last = FaultSequence(seed=3, configuration=sequence.configuration, sessions=sequence.sessions[-1:])
     (number, names) = last.sessions[0].number, last.sessions[0].names
     assert [last.generator(number, name).random() for name in names] == details[-len(names) :]
 
 
 def test_shrinking_leaves_the_faults_that_fail_together():
     sessions = (("a", "b"), ("c",), ("d", "e", "f"), ("g",))
-    sequence = Sequence(
+    sequence = FaultSequence(
         seed=1, configuration="exact", sessions=tuple(Faults(number=i, names=names) for i, names in enumerate(sessions))
     )
     tried = []
