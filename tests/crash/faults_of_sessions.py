@@ -37,6 +37,10 @@ def has_recipe(session):
     return session.configuration.recipe is not None
 
 
+def depends_on_kernels(session):
+    return session.configuration.name == "noisy"
+
+
 def is_run(session):
     return (session.run / "plan.json").exists()
 
@@ -183,12 +187,17 @@ ENVIRONMENT_FAULTS = [
     *(
         Fault(
             name=f"environment: {name}={value}", prepare=environment.variables(**{name: value}), refusals=(1, 2),
-            applies=lambda session: intact_checkpoints(session) > 0,
+            applies=lambda session, name=name: (
+                intact_checkpoints(session) > 0 and (name == "OMP_NUM_THREADS" or depends_on_kernels(session))
+            ),
         )
         for name, value in OTHER_BITS.items()
     ),
     *(
-        Fault(name=f"environment: {name}", prepare=environment.variables(**values))
+        Fault(
+            name=f"environment: {name}", prepare=environment.variables(**values),
+            applies=lambda session: session.configuration.kind == "engine",  # importing transformers anew takes long
+        )
         for name, values in SAME_BITS.items()
     ),
     Fault(name="environment: TMPDIR", prepare=environment.temporary_folder),

@@ -169,9 +169,9 @@ class Machine:
         if configuration.recipe is not None:
             session.other_run = lambda: self._other_run(configuration)
         generator = sequence.generator(part.number)
-        session.fresh = generator.random() < 0.1
+        session.fresh = generator.random() < 0.04
         session.pace = generator.choice([0.003, 0.01, 0.02])
-        if generator.random() < 0.1:
+        if generator.random() < 0.05:
             session.variables["SHOESTRING_PROBE"] = "1"
         waiting = []
         for name in sorted(part.names, key=list(faults.FAULTS).index):
@@ -256,9 +256,9 @@ class Machine:
 
 
 def seeds_of(text):
-    """Parse `3` or `0:300` (the last one is excluded)."""
-    first, _, end = text.partition(":")
-    return range(int(first), int(end) if end else int(first) + 1)
+    """Parse `3`, `0:300` or `0:300:2`, as slices are written."""
+    numbers = [int(number) for number in text.split(":")]
+    return range(*numbers) if len(numbers) > 1 else range(numbers[0], numbers[0] + 1)
 
 
 def main():

@@ -17,7 +17,7 @@ from tests.crash.small_disk import SmallDisk
 from tests.crash.wall_clock import with_library
 
 PACKAGE = Path(__file__).parent
-HANG_SECONDS = 90.0
+HANG_SECONDS = 240.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +176,8 @@ class Session:
         }  # fmt: skip
         environment = {name: value for name, value in with_library(environment, self.library).items() if value}
         if server:
-            return server.start(command, environment, self.folder / output, errors)
+            is_closed = self.stderr == "closed" and errors == self.errors
+            return server.start(command, environment, self.folder / output, None if is_closed else errors)
         arguments = [sys.executable, "-m", *command]
         if self.stderr == "closed" and errors == self.errors:
             arguments = ["/bin/sh", "-c", 'exec "$@" 2>&-', "sh", *arguments]
