@@ -265,16 +265,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seeds", type=seeds_of, default=range(1))
-    parser.add_argument("--sequence", type=sequences.parse, help="run this sequence instead")
+    parser.add_argument("--sequence", type=sequences.parse, action="append", help="run this sequence instead")
     parser.add_argument("--only", default="", metavar="TEXT", help="use only faults whose names contain this")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     machine = Machine(options.folder)
     results = []
     try:
-        for sequence in (
-            [options.sequence] if options.sequence else [sequence_of(s, options.only) for s in options.seeds]
-        ):
+        for sequence in options.sequence or [sequence_of(seed, options.only) for seed in options.seeds]:
             results.append((machine.run if options.sequence else machine.run_and_shrink)(sequence))
             sys.stderr.write(f"seed {sequence.seed}: {results[-1]['outcome']}, {results[-1]['seconds']} s\n")
     finally:
