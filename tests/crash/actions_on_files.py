@@ -63,9 +63,15 @@ def mix_newer_checkpoint(session, generator):
     mix(session, source, session.run / "checkpoints" / source.name)
 
 
-def mix_newest_checkpoint(session, generator):
-    name = newest_name(session.run)
+def mix_same_checkpoint(session, generator):
+    name = generator.choice(common_checkpoints(session))
     mix(session, session.other_run() / "checkpoints" / name, session.run / "checkpoints" / name)
+
+
+def common_checkpoints(session):
+    """Return the names of the run's checkpoints that another run has as well: those of its regular saves."""
+    names = [path.name for path in checkpoints_of(session.run)]
+    return [name for name in names if int(name[7:]) % session.configuration.interval == 0]
 
 
 def is_below(name, folder):

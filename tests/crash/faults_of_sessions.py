@@ -162,8 +162,8 @@ MIXED_FAULTS = [
         applies=lambda session: has_other_run(session) and session.remaining,
     ),
     Fault(
-        name="newest checkpoint of another run", prepare=files.mix_newest_checkpoint, refusals=(1, 2),
-        applies=lambda session: has_other_run(session) and intact_checkpoints(session) > 0,
+        name="same checkpoint of another run", prepare=files.mix_same_checkpoint, refusals=(1, 2),
+        applies=lambda session: has_other_run(session) and bool(files.common_checkpoints(session)),
     ),
 ]  # fmt: skip
 
