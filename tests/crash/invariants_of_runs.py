@@ -195,7 +195,7 @@ INVARIANTS = [
 
 
 def facts_before(session, damaged_by_machine):
-    newest, _ = newest_checkpoint(session.run)
+    newest, _ = newest_checkpoint(session.run, without=[target for target, _, _ in session.replaced])
     if session.place and not (session.run / "plan.json").exists():
         newest = newest_copy(session.place)
     return {"newest": newest, "damaged by the machine": set(damaged_by_machine)}

@@ -133,11 +133,13 @@ def run_session(run, kind, strike=lambda phase: None, after=None):
     return killed, started_updates.stat().st_size
 
 
-def newest_checkpoint(run):
-    """Return the update of the newest intact checkpoint, and the damaged checkpoints."""
+def newest_checkpoint(run, without=()):
+    """Return the update of the newest intact checkpoint, and the damaged checkpoints; `without` some of the paths."""
     newest, damaged = 0, []
     for path in sorted((run / "checkpoints").glob(CHECKPOINT), reverse=True):
         update = int(path.name[7:])
+        if path in without:
+            continue
         try:
             read_sections(path, update)
             newest = max(newest, update)
