@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import sys
 import tempfile
 import time
@@ -83,6 +84,7 @@ def main() -> int:
     options = parser.parse_args()
     folder = options.folder or Path(tempfile.mkdtemp(prefix="faults-"))
     folder.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # ends the session and unmounts its disk
     results = campaign(folder, options.seeds, options.json, minutes=options.minutes)
     failed = [seed for seed, result in results.items() if result["outcome"] == "failed"]
     if failed:

@@ -71,6 +71,7 @@ class Machine:
         self._other_runs = {}
 
     def close(self):
+        end_processes(processes_with_files(self.sessions) | processes_with_files(self.disk.path))
         for server in self._servers.values():
             server.close()
         self.disk.close()
