@@ -19,7 +19,10 @@ VERSIONS := tests/invariants/test_sharded.py tests/recipes tests/integrations te
   tests/invariants/test_resume.py tests/runs/export/test_export.py tests/test_examples.py tests/test_version_0_1_0.py \
   tests/planning/simulator tests/runs/rehearse
 
-.PHONY: demo demo-kaggle quick test lint types contract unit versions lab laboratory soak site docs-test benchmarks claims release-check clean
+# The sequences of faults of `make faults`, which is a part of `make soak`.
+SEEDS ?= 0:2000
+
+.PHONY: demo demo-kaggle quick test lint types contract unit versions lab laboratory soak faults site docs-test benchmarks claims release-check clean
 
 $(STAMP): pyproject.toml constraints/$(STACK).txt constraints/environment.sh constraints/stub_cuda.py
 ifeq ($(STACK),current)
@@ -78,6 +81,13 @@ laboratory: $(STAMP)
 soak: $(STAMP)
 	SHOESTRING_SOAK=1 $(BIN)/python -m pytest -m 'slow or not slow' tests/invariants tests/crash
 	$(BIN)/python -m pytest -n 2 -m slow --ignore tests/crash --ignore tests/invariants --ignore tests/lab
+	$(MAKE) faults
+
+# Runs disturbed by random sequences of faults. It can be stopped; the next call continues with the seeds that are missing
+# in build/faults.json. The files of sequences that fail are in build/faults.
+faults: $(STAMP)
+	mkdir -p build
+	$(BIN)/python -m benchmarks.faults --seeds $(SEEDS) --json build/faults.json --folder build/faults
 
 # The documentation, into build/site; it needs no server and no network.
 site: $(STAMP)

@@ -223,6 +223,11 @@ BENCHMARKS = (
         _MODEL,
     ),
     _benchmark(
+        "faults",
+        "Do runs that are disturbed by random sequences of faults end in the same bits?",
+        "-m benchmarks.faults --seeds 0:300 --json OUT",
+    ),
+    _benchmark(
         "chart_rewards",
         "Are the rewards of the recipe chart those of its guide?",
         "-m benchmarks.chart.rewards REPOSITORY --json OUT",

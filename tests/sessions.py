@@ -128,7 +128,7 @@ def final_bits(run: Path):
 
 def final_checkpoint(run: Path):
     """Return the content of the newest checkpoint that must be bit-identical, and the run's metrics."""
-    newest = max((run / "checkpoints").glob("update-*"))
+    newest = max((run / "checkpoints").glob("update-" + 8 * "[0-9]"))
     state = json.loads((newest / "state.json").read_text())
     state.get("log", {}).pop("seconds", None)  # the only measured value of a trainer's state
     return {

@@ -56,6 +56,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "legal": recipes.legal,
     "kaggle": survival.kaggle,
     "backup_losses": survival.backup_losses,
+    "faults": survival.faults,
     "benchmarks": benchmarks.benchmarks,
     "engine": engine.engine,
     "engine_goals": engine.engine_goals,

@@ -1,4 +1,4 @@
-"""Runs on a loopback Kaggle with faults, and runs whose machine was lost."""
+"""Runs on a loopback Kaggle with faults, runs whose machine was lost, and runs with random sequences of faults."""
 
 from statistics import median
 
@@ -41,3 +41,22 @@ def backup_losses() -> str:
         lost = [row["lost_updates"] for row in result["rows"] if row["place"] == place]
         rows.append([title, len(lost), f"{median(lost):g}", max(lost)])
     return table(("place", "machines lost", "updates lost, median", "most"), rows)
+
+
+def faults() -> str:
+    result = read_result("faults")
+    outcomes, lateness = result["outcomes"], result["lateness"]
+    rows: list[list[object]] = [
+        ["sequences, each a run of its own", result["sequences"]],
+        ["sessions", result["sessions"]],
+        ["faults", sum(applied for applied, _ in result["faults"].values())],
+        ["kinds of faults", sum(applied > 0 for applied, _ in result["faults"].values())],
+        ["runs that ended in the bits of an undisturbed run", outcomes["same bits"]],
+        ["runs that did so after one clear error", outcomes["same bits after an error"]],
+        ["runs that failed", outcomes["failed"]],
+        ["updates that one session lost, most", result["most updates lost"]],
+        ["sessions with a limit", lateness["sessions"]],
+    ]
+    if lateness["sessions"]:
+        rows.append(["time left before the limit, shortest", f"{-lateness['worst']:.1f} s"])
+    return table(("counted", "value"), rows)

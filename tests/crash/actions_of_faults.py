@@ -4,10 +4,11 @@ An action is a generator that yields the seconds to wait before it continues; wh
 once. It adds its fault to `session.reached` when the condition is really reached.
 """
 
-import shutil
 import signal
+import time
 
 from tests.crash.logging_recipe import UPDATES
+from tests.crash.schedule import CHECKPOINT
 
 # Actions in a running session
 
@@ -46,6 +47,20 @@ def stop(session, generator):
     yield generator.uniform(1, 3)
     if session.send(signal.SIGCONT, target="all") and stopped:
         session.reached.add("stopped processes")
+
+
+def suspend(target):
+    """Stop processes until the limit of the session is over."""
+
+    def act(session, generator):
+        stopped = session.send(signal.SIGSTOP, target=target)
+        end = session.started + session.limit + generator.uniform(0.5, 2)
+        yield max(0.5, end - time.monotonic())
+        if stopped and session.alive():
+            session.reached.add(f"suspended beyond the limit: {target}")
+        session.send(signal.SIGCONT, target="all")
+
+    return act
 
 
 def fill_disk(session, generator):
@@ -120,14 +135,14 @@ def set_limit(session, generator):
     session.pace = 2 * session.limit / UPDATES
 
 
+def set_short_limit(session, generator):
+    session.limit = round(3 + generator.uniform(0.7, 1.2) * session.usual_seconds, 1) + 4 * session.fresh
+    session.pace = 2 * session.limit / UPDATES
+
+
 def slow_down(session, generator):
     session.slow_update = generator.randint(1, max(1, session.remaining))
     session.faults["slow"] = {"update": session.slow_update - 1, "seconds": 4.0}
-
-
-def jump_clock(session, generator):
-    seconds = generator.choice([-3600.0, -5.0, 5.0, 3600.0, 1e6])
-    session.faults["clock"] = {"update": generator.randrange(max(1, session.remaining)), "seconds": seconds}
 
 
 def exhaust_memory(session, generator):
@@ -139,7 +154,7 @@ def exhaust_memory(session, generator):
 
 
 def close_stderr(session, generator):
-    session.stderr, session.fresh = "closed", True
+    session.stderr = "closed"
     session.reached.add("closed stderr")
 
 
@@ -156,7 +171,7 @@ def flip_byte(path, generator):
 
 
 def damage_newest(session, generator):
-    newest = max((session.run / "checkpoints").glob("update-*"))
+    newest = max((session.run / "checkpoints").glob(CHECKPOINT))
     files = sorted(path for path in newest.iterdir() if path.stat().st_size)
     session.damaged_checkpoint = newest.name
     session.damage = flip_byte(generator.choice(files), generator)
@@ -166,13 +181,6 @@ def damage_newest(session, generator):
 def damage_best(session, generator):
     session.damage = flip_byte(session.run / "best" / "model.safetensors", generator)
     session.reached.add("damaged best weights")
-
-
-def move_run(session, generator):
-    target = session.run.with_name(f"{session.run.name}-moved")
-    shutil.move(session.run, target)
-    session.run = target
-    session.reached.add("moved directory")
 
 
 def remount_read_only(session, generator):

@@ -8,7 +8,8 @@ import signal
 import time
 from pathlib import Path
 
-from tests.crash.schedule import newest_checkpoint
+from tests.crash.foreign_files import changes
+from tests.crash.schedule import CHECKPOINT, newest_checkpoint
 from tests.crash.sessions_of_machine import children, processes_with_files
 from tests.sessions import final_checkpoint, light_bits
 
@@ -54,9 +55,9 @@ def differences(expected, run, suspended):
 
 
 def exit_status(session, before, after):
-    status = session.process.returncode
-    if status not in session.statuses:
-        yield f"the exit status is {status}, but {sorted(session.statuses)} are allowed"
+    status, allowed = session.process.returncode, session.statuses | session.refusals
+    if status not in allowed:
+        yield f"the exit status is {status}, but {sorted(allowed)} are allowed"
     for name, statuses, process, _ in session.others:
         if process.returncode not in statuses:
             yield f"the exit status of {name} is {process.returncode}, but {sorted(statuses)} are allowed"
@@ -67,8 +68,20 @@ def no_traceback(session, before, after):
     if session.configuration.recipe is None and session.process.returncode == -signal.SIGINT:
         paths = []  # the script's own imports were interrupted
     for name, path in paths + [(name, path) for name, _, _, path in session.others]:
-        if "Traceback" in path.read_text(errors="replace"):
+        text = path.read_text(errors="replace")
+        if "Traceback" in text:
             yield f"{name} printed a traceback"
+        if "a defect of Shoestring" in text:
+            yield f"{name} printed that it has met a defect of Shoestring"
+
+
+def one_clear_error(session, before, after):
+    """A command that ends with 1 or 2 says why, once."""
+    if session.stderr == "file" and session.process.returncode in (1, 2):
+        lines = session.errors.read_text(errors="replace").splitlines()
+        errors = [line for line in lines if line.startswith("error: ")]
+        if len(errors) != 1:
+            yield f"the exit status is {session.process.returncode}, and stderr has {len(errors)} errors: {errors}"
 
 
 def intact_checkpoints(session, before, after):
@@ -88,7 +101,9 @@ def damage_is_reported(session, before, after):
 def consistent_state(session, before, after):
     run, status = session.run, session.process.returncode
     if not (run / "state.json").exists():
-        if status == 0:
+        # A command that has to stop before it restores a run writes nothing, and prints how to continue.
+        has_begun = session.place is None or (run / "plan.json").exists()
+        if status == 0 and has_begun:
             yield "the session ended with status 0 without a state.json"
         return
     try:
@@ -101,7 +116,10 @@ def consistent_state(session, before, after):
         yield f"state.json has the status {recorded}"
     if status == 0 and recorded not in ("paused", "finished"):
         yield f"the exit status is 0, but state.json has the status {recorded}"
-    if status == 1 and recorded != "failed" and "interval" not in session.suspended:
+    if session.is_refused:
+        if recorded not in ("failed", session.state_before):
+            yield f"the command was refused, but state.json has the status {recorded}, not {session.state_before}"
+    elif status == 1 and recorded != "failed" and "interval" not in session.suspended:
         yield f"the exit status is 1, but state.json has the status {recorded}"
     if recorded == "finished" and session.configuration.recipe and not (run / "light").exists():
         yield "the run is finished without light/"
@@ -117,7 +135,8 @@ def interval_of_saves(session, before, after):
     lost = after["started"] - after["newest"]
     # An attempt that ran out of memory may be all that a session that was stopped has started.
     attempts = int("microbatch" in session.suspended)
-    allowed = attempts if session.process.returncode == 0 else session.configuration.interval
+    is_whole = session.process.returncode == 0 and "at the end" not in session.suspended
+    allowed = attempts if is_whole else session.configuration.interval
     if lost > allowed:
         yield f"{lost} updates will be repeated, but at most {allowed} may be: exit status {session.process.returncode}"
 
@@ -145,37 +164,58 @@ def no_leftover_processes(session, before, after):
 
 def no_leftover_files(session, before, after):
     """After a session that ended by itself, whatever an earlier one left."""
-    if session.process.returncode == 0 and "interval" not in session.suspended and after["started"] > before["newest"]:
+    is_killed = bool({"interval", "at the end"} & session.suspended)
+    if session.process.returncode == 0 and not is_killed and after["started"] > before["newest"]:
         for path in session.run.rglob(".*"):
-            yield f"{path.relative_to(session.run)} is left"
+            if not any(str(path) == name or str(path).startswith(f"{name}/") for name in session.planted):
+                yield f"{str(path.relative_to(session.run))!r} is left"
 
 
 def other_files(session, before, after):
     canary = session.run.parent / "canary"
     if canary.read_text() != CANARY:
         yield "the file beside the run has changed"
-    beside = {path.name for path in session.run.parent.iterdir()} - {session.run.name, "canary"}
-    if beside:
+    beside = {path.name for path in session.run.parent.iterdir()} - {session.run.name, "canary", "copies"}
+    if session.process.returncode == 0 and beside:
         yield f"there are other files beside the run: {sorted(beside)}"
+
+
+def foreign_files(session, before, after):
+    yield from changes(session.planted)
+    outside = [path.name for path in session.outside.iterdir()] if session.outside else ["file"]
+    if outside != ["file"]:
+        yield f"the folder to which links point contains {outside}"
 
 
 INVARIANTS = [
     exit_status, no_traceback, intact_checkpoints, damage_is_reported, consistent_state, interval_of_saves,
     order_of_samples, on_time, no_leftover_processes, no_leftover_files, other_files,
+    one_clear_error, foreign_files,
 ]  # fmt: skip
 
 
-def facts_before(run, damaged_by_machine):
-    newest, _ = newest_checkpoint(run)
+def facts_before(session, damaged_by_machine):
+    newest, _ = newest_checkpoint(session.run, without=[target for target, _, _ in session.replaced])
+    if session.place and not (session.run / "plan.json").exists():
+        newest = newest_copy(session.place)
     return {"newest": newest, "damaged by the machine": set(damaged_by_machine)}
+
+
+def newest_copy(place):
+    """Return the update of the newest copy of a run; 0 if there is none."""
+    names = sorted(path.name for path in (place / "commits").glob("[0-9]*-update-*.json"))
+    return int(names[-1].split("-")[2]) if names else 0
 
 
 def facts_after(session, before, order):
     """`order` is the samples of each update in the undisturbed run."""
     newest, damaged = newest_checkpoint(session.run)
+    if session.place and not (session.run / "plan.json").exists():
+        newest = newest_copy(session.place)
     started, problems = compare_order(session.entries(), before["newest"], order, returns_of(session, before))
+    session.lost_updates = 0 if "interval" in session.suspended else started - newest
     damaged_names = {damage.partition("/")[0] for damage in damaged}
-    paths = (session.run / "checkpoints").glob("update-*")
+    paths = (session.run / "checkpoints").glob(CHECKPOINT)
     server = [session.server.pid] if session.server else []
     forked = set(children(server[0])) if server else set()
 

@@ -1,8 +1,9 @@
 """A server that has imported the slow packages and forks a process for each command, which starts four times faster.
 
 It reads one request per line. `{"command": [MODULE, ARGUMENT, ...], "environment", "output", "errors"}` runs
-`python -m MODULE ARGUMENT ...` in a session of its own and responds with the process id; `{"poll": PID}` responds with
-the exit status as `subprocess` has it, or null while the process runs. It ends with its standard input.
+`python -m MODULE ARGUMENT ...` in a session of its own and responds with the process id; without a file for errors,
+stderr is closed. `{"poll": PID}` responds with the exit status as `subprocess` has it, or null while the process runs,
+and `{"ready": true}` with true. It ends with its standard input.
 
     python -m tests.crash.preloaded MODULE [MODULE ...]
 """
@@ -13,6 +14,7 @@ import os
 import runpy
 import subprocess
 import sys
+import tempfile
 
 
 class Preloaded:
@@ -25,8 +27,13 @@ class Preloaded:
         )  # fmt: skip
         self.pid = self._process.pid
 
+    def wait(self):
+        """Wait until the packages are imported."""
+        self._respond({"ready": True})
+
     def start(self, command, environment, output, errors):
-        request = {"command": command, "environment": environment, "output": str(output), "errors": str(errors)}
+        errors = str(errors) if errors else None
+        request = {"command": command, "environment": environment, "output": str(output), "errors": errors}
         return Forked(self._respond(request), self)
 
     def poll(self, pid):
@@ -58,7 +65,9 @@ def serve():
     """Respond to requests; return the request of a command in the child that is forked for it, None at the end."""
     for line in sys.stdin:
         request = json.loads(line)
-        if "poll" in request:
+        if "ready" in request:
+            response = True
+        elif "poll" in request:
             pid, status = os.waitpid(request["poll"], os.WNOHANG)
             response = os.waitstatus_to_exitcode(status) if pid else None
         else:
@@ -75,11 +84,15 @@ def become(command, environment, output, errors):
     os.setsid()
     files = [(0, os.devnull, os.O_RDONLY), (1, output, os.O_WRONLY), (2, errors, os.O_WRONLY)]
     for descriptor, path, mode in files:
+        if path is None:
+            os.close(descriptor)
+            continue
         file = os.open(path, mode | os.O_APPEND | os.O_CREAT, 0o644)
         os.dup2(file, descriptor)
         os.close(file)
     os.environ.clear()
     os.environ.update(environment)
+    tempfile.tempdir = None  # another TMPDIR
     sys.argv = command
     supervised = command[0] == "shoestring"
     if supervised:  # this process has torch, but belongs to the command: it gets a supervisor

@@ -29,6 +29,8 @@ from tests.training.checkpoint.faults import Disk
 
 UPDATES_BETWEEN_SAVES = 2
 COPY = "copy the state"
+CHECKPOINT = "update-" + 8 * "[0-9]"
+"""A pattern for the names of checkpoints; the user may have folders with other names beside them."""
 
 
 class Small:
@@ -131,11 +133,13 @@ def run_session(run, kind, strike=lambda phase: None, after=None):
     return killed, started_updates.stat().st_size
 
 
-def newest_checkpoint(run):
-    """Return the update of the newest intact checkpoint, and the damaged checkpoints."""
+def newest_checkpoint(run, without=()):
+    """Return the update of the newest intact checkpoint, and the damaged checkpoints; `without` some of the paths."""
     newest, damaged = 0, []
-    for path in sorted((run / "checkpoints").glob("update-*"), reverse=True):
+    for path in sorted((run / "checkpoints").glob(CHECKPOINT), reverse=True):
         update = int(path.name[7:])
+        if path in without:
+            continue
         try:
             read_sections(path, update)
             newest = max(newest, update)

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,10 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.crash.foreign_files import fact
 from tests.crash.small_disk import SmallDisk
+from tests.crash.wall_clock import with_library
 
 PACKAGE = Path(__file__).parent
-HANG_SECONDS = 90.0
+HANG_SECONDS = 240.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,23 +35,27 @@ class Configuration:
     exact: bool = True
     """Whether the bits are those of any microbatch."""
 
-    def command(self, run, limit):
-        """Return the module and arguments that train in `run`."""
+    def command(self, run, limit=None, place=None, **values):
+        """Return the module and arguments that train in `run`, which is copied to `place`."""
         if self.recipe is None:
             return ["tests.crash.logging_trainer", str(run), *([f"{limit:g}"] if limit else [])]
-        settings = {"micro_batch": self.micro_batch, "save_every_updates": self.interval}
-        pairs = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+        values = {"micro_batch": self.micro_batch, "save_every_updates": self.interval, **values}
+        pairs = [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
         limits = ["--limit", f"{limit:g}s"] if limit else []
-        return ["shoestring", "train", str(PACKAGE / self.recipe), "--run", str(run), *pairs, *limits]
+        copies = ["--backup", str(place)] if place else []
+        if place and not (run / "plan.json").exists():
+            copies += ["--from", str(place)]
+        return ["shoestring", "train", str(PACKAGE / self.recipe), "--run", str(run), *pairs, *limits, *copies]
 
 
-CONFIGURATIONS = [
+_CONFIGURATIONS = [
     Configuration(name="exact", kind="engine", recipe="logging_recipe.py:Exact"),
     Configuration(name="library", kind="trainer", recipe="logging_trainer.py:Library"),
     Configuration(name="noisy", kind="engine", recipe="logging_recipe.py:Noisy", micro_batch=4, exact=False),
     # `surviving` has no save_every_updates; with an interval of 0 s every update is saved.
     Configuration(name="script", kind="trainer", recipe=None, interval=1),
 ]
+CONFIGURATIONS = {configuration.name: configuration for configuration in _CONFIGURATIONS}
 
 
 @dataclass
@@ -72,8 +79,31 @@ class Session:
     names: list[str] = field(default_factory=list)
     """Of the faults of this session."""
     statuses: set = field(default_factory=lambda: {0})
+    refusals: set = field(default_factory=set)
+    """The statuses with which the faults may make the command refuse to train, with one clear error."""
     suspended: set = field(default_factory=set)
     """Names of the promises that the faults suspend."""
+    variables: dict = field(default_factory=dict)
+    """Environment variables of this session."""
+    library: Path | None = None
+    """What all processes load first (`wall_clock.py`)."""
+    place: Path | None = None
+    """Of the run's copies, if it is copied."""
+    values: dict = field(default_factory=dict)
+    """Options and settings besides those of the configuration."""
+    other_run: object = None
+    """Returns the directory of a finished run with another seed."""
+    outside: Path | None = None
+    """A folder to which foreign links point."""
+    planted: dict = field(default_factory=dict)
+    """The facts of the files of somebody else by their paths; they must stay as they are."""
+    replaced: list = field(default_factory=list)
+    """(path, path of the original or None, facts of what was put there) of files of another run."""
+    lost_updates: int = 0
+    """The updates that the next session has to repeat."""
+    command: list = field(default_factory=list)
+    state_before: str = ""
+    """The status that state.json had before the session."""
     reached: set = field(default_factory=set)
     """The names of the faults whose condition was really reached."""
     others: list = field(default_factory=list)
@@ -98,10 +128,37 @@ class Session:
         return self.folder / "stderr"
 
     @property
-    def command(self):
-        return self.configuration.command(self.run, self.limit)
+    def clock(self):
+        """The file of the seconds that are added to the wall clock."""
+        return self.folder / "clock"
+
+    @property
+    def is_refused(self):
+        """Whether the command has ended with one of the errors that its faults allow."""
+        return self.process.returncode in self.refusals
+
+    def plant(self, paths):
+        self.planted.update((str(path), fact(path)) for path in paths)
+
+    def replace(self, source, target):
+        """Put a copy of `source` in the place of `target`, until `restore_replaced`."""
+        original = None
+        if target.exists():
+            original = self.folder / f"original-{len(self.replaced)}"
+            shutil.move(target, original)
+        (shutil.copytree if source.is_dir() else shutil.copyfile)(source, target)
+        self.replaced.append((target, original, content(target)))
+
+    def restore_replaced(self):
+        """Do what the user does after the session: restore what was replaced, unless the run has written it since."""
+        for target, original, before in reversed(self.replaced):
+            if content(target) == before:
+                (shutil.rmtree if target.is_dir() else os.unlink)(target)
+                if original:
+                    shutil.move(original, target)
 
     def start(self, server):
+        self.command = self.configuration.command(self.run, self.limit, self.place, **self.values)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.log.touch()
         if self.stderr == "pipe":
@@ -115,10 +172,12 @@ class Session:
         environment = {
             **os.environ, "OMP_NUM_THREADS": "1", "SOAK_LOG": str(self.log), "SOAK_PACE": str(self.pace),
             "SOAK_FAULTS": json.dumps(self.faults), "XDG_STATE_HOME": str(self.folder.parent / "state"),
-            "TMPDIR": str(self.folder.parent / "temporary"),
+            "TMPDIR": str(self.folder.parent / "temporary"), "SHOESTRING_PROBE": "0", **self.variables,
         }  # fmt: skip
+        environment = {name: value for name, value in with_library(environment, self.library).items() if value}
         if server:
-            return server.start(command, environment, self.folder / output, errors)
+            is_closed = self.stderr == "closed" and errors == self.errors
+            return server.start(command, environment, self.folder / output, None if is_closed else errors)
         arguments = [sys.executable, "-m", *command]
         if self.stderr == "closed" and errors == self.errors:
             arguments = ["/bin/sh", "-c", 'exec "$@" 2>&-', "sh", *arguments]
@@ -183,6 +242,12 @@ class Session:
         return bool(chosen)
 
 
+def content(path):
+    """Return the facts of a file, or of all files of a folder."""
+    paths = [path, *sorted(path.rglob("*"))] if path.is_dir() else [path]
+    return [[str(path), path.read_bytes()] for path in paths if path.is_file()]
+
+
 def children(pid):
     """Return the ids of all processes that descend from `pid`, parents first."""
     parents = {}
@@ -227,7 +292,7 @@ def drive(session, server, actions):
         if time.monotonic() - session.started > HANG_SECONDS:
             session.send(signal.SIGKILL, target="all")
             session.is_hanging = True
-        time.sleep(0.005)
+        time.sleep(0.005 if waiting else 0.02)
     session.seconds = time.monotonic() - session.started
     for action in waiting:
         action.end()

@@ -23,12 +23,13 @@ from tests.training.test_oom import Stacked, events
 GROUPS, LIMIT = Path("/sys/fs/cgroup/memory"), 600 * 2**20
 
 
-def measurement(used=1, kills=None, group=""):
-    return HostMemory(used_bytes=used, limit_bytes=100, oom_kills=kills, group=group)
+def measurement(used=1, kills=None, group="", own=None):
+    return HostMemory(used_bytes=used, limit_bytes=100, oom_kills=kills, group=group, process_bytes=own)
 
 
-def session_events(number=1, *, at_start, later=(), stop=False):
-    yield {"time": 0.0, "session": number, "event": "session", "update": 0, "micro_batch": 8, **at_start.json()}
+def session_events(number=1, *, at_start, later=(), stop=False, update=0, **facts):
+    opening = {"update": update, "micro_batch": 8, **at_start.json(), **facts}
+    yield {"time": 0.0, "session": number, "event": "session", **opening}
     for memory in later:
         yield {"time": 1.0, "session": number, "event": "progress", "update": 1, **memory.usage()}
     if stop:
@@ -60,6 +61,24 @@ def test_the_kernels_count_or_the_last_measurement_decides(last, now, is_kill):
     assert memory_kill.find_memory_kill([*last_session, note], now) is None
     without_memory = [{**event, "host_bytes": None} for event in last_session]
     assert memory_kill.find_memory_kill(without_memory, now) is None
+
+
+@pytest.mark.parametrize(
+    ("killed_before", "last", "is_kill"),
+    [
+        ({"at_start": measurement(9, 2, "a", own=5), "stop": True}, {}, False),  # others were ended
+        ({"at_start": measurement(9, 2, "a", own=5)}, {}, True),  # twice at the same update
+        ({"at_start": measurement(9, 2, "a", own=5)}, {"update": 4}, False),
+        ({"at_start": measurement(9, 3, "a", own=5)}, {}, False),
+        ({"at_start": measurement(9, 2, "a", own=5), "stop": True}, {"processes": 4}, True),
+        ({"at_start": measurement(9, 2, "a", own=5), "stop": True}, {"later": [measurement(95, own=40)]}, True),
+    ],
+)
+def test_run_that_used_little_memory_is_suspected_only_when_it_is_repeated(killed_before, last, is_kill):
+    """On a machine where others fill the memory, a run that somebody killed is not the one that the kernel ended."""
+    earlier = list(session_events(**killed_before))
+    sessions = [*earlier, *session_events(2, **{"at_start": measurement(50, 3, "a", own=5), **last})]
+    assert bool(memory_kill.find_memory_kill(sessions, measurement(1, 4, "a", own=5))) == is_kill
 
 
 class Killing(Stacked):

@@ -32,6 +32,7 @@ _UPDATE = "the number of updates completed so far"
 _HOST_MEMORY = {
     "host_bytes": "bytes of host memory in use: of the control group whose limit applies, else of the machine",
     "host_limit_bytes": "the limit of that memory",
+    "process_bytes": "the resident memory of the process that trains",
 }
 _MEMORY = {
     **_HOST_MEMORY,

@@ -29,6 +29,8 @@ class HostMemory:
     """How many processes of the control group the kernel has ended for lack of memory; None if it is not readable."""
     group: str = ""
     """Identifies the control group among those of all machines: a count of another group cannot be compared."""
+    process_bytes: int | None = None
+    """The resident memory of this process alone; None in an event of an earlier version."""
 
     @property
     def is_near_limit(self) -> bool:
@@ -39,7 +41,8 @@ class HostMemory:
 
     def usage(self) -> dict[str, int]:
         """Return the fields of a `progress` event."""
-        return {"host_bytes": self.used_bytes, "host_limit_bytes": self.limit_bytes}
+        own = {} if self.process_bytes is None else {"process_bytes": self.process_bytes}
+        return {"host_bytes": self.used_bytes, "host_limit_bytes": self.limit_bytes, **own}
 
     def json(self) -> dict[str, Any]:
         """Return the fields of a `session` or `memory` event."""
@@ -49,6 +52,7 @@ class HostMemory:
     def from_event(cls, event: Mapping[str, Any]) -> HostMemory | None:
         """Return the measurement in an event; None if it has none, as in version 0.1.0, or an invalid one."""
         used, limit, kills = event.get("host_bytes"), event.get("host_limit_bytes"), event.get("oom_kills")
+        own = event.get("process_bytes")
         if not isinstance(used, int) or not isinstance(limit, int):
             return None
         return cls(
@@ -56,6 +60,7 @@ class HostMemory:
             limit_bytes=limit,
             oom_kills=kills if isinstance(kills, int) else None,
             group=str(event.get("memory_group", "")),
+            process_bytes=own if isinstance(own, int) else None,
         )
 
 
@@ -74,7 +79,8 @@ def host_memory(root: Path = _ROOT) -> HostMemory:
                 if group_limit < limit:
                     used, limit = _group_used_bytes(file.parent), group_limit
     kills, group = _kernel_kills(root)
-    return HostMemory(used_bytes=used, limit_bytes=limit, oom_kills=kills, group=group)
+    own = int(psutil.Process().memory_info().rss)
+    return HostMemory(used_bytes=used, limit_bytes=limit, oom_kills=kills, group=group, process_bytes=own)
 
 
 def tree_bytes() -> int:
