@@ -91,8 +91,8 @@ def intact_checkpoints(session, before, after):
 
 
 def damage_is_reported(session, before, after):
-    """Only if the session came so far as to train."""
-    if session.damaged_checkpoint and session.stderr == "file" and after["started"]:
+    """Only if the session came so far as to train: one that is refused before reads no checkpoint."""
+    if session.damaged_checkpoint and session.stderr == "file" and after["started"] and session.entries():
         text = session.errors.read_text(errors="replace")
         if "damaged" not in text:
             yield f"the damage of {session.damage} is not reported on stderr"
