@@ -84,6 +84,7 @@ REASONS = {
         "_rename": "the folder of an export, all of whose files are known by their digests",
         **dict.fromkeys(("writing", "_remove_leftovers"), TEMPORARY),
     },
+    "runs/folds/cross_validation.py": {"cross_validate": "a folder that is empty"},
     "runs/folds/out_of_fold.py": {"write_out_of_fold": OWN_NAME},
     "runs/predict/output.py": {
         "_meta": TEMPORARY,
@@ -111,11 +112,14 @@ REASONS = {
         "move_entries": "a file of a run in place of that of the run before",
         "remove_empty": "a folder that is empty",
     },
-    "training/run_directory/directory.py": {"trainer_folder": "a folder that is empty"},
+    "training/run_directory/directory.py": {
+        "trainer_folder": "a folder that is empty",
+        "_remove_if_unused": "the lock that this process holds, in a folder without anything else",
+    },
     "training/run_directory/lock.py": {"locked": OWN_NAME},
     "training/run_directory/trust.py": {"_add": TEMPORARY},
 }
-NAMES = {"OWN", "SAVED", "STAGED_FILE", "LEFTOVER", "REPORT_LEFTOVER", "EVIDENCE_FOLDER", "FOLDER", "names"}
+NAMES = {"OWN", "SAVED", "STAGED_FILE", "LEFTOVER", "REPORT_LEFTOVER", "EVIDENCE_FOLDER", "names"}
 """The names with which `remove_own` is called: those of the table of a run's directory, and of its folders."""
 
 

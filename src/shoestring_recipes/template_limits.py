@@ -38,7 +38,8 @@ def limited() -> Iterator[None]:
         yield
         return
     previous_handler = signal.signal(signal.SIGVTALRM, _stop)
-    signal.setitimer(signal.ITIMER_VIRTUAL, ROW_SECONDS)
+    # Again and again: an error that is raised within a finalizer is only printed.
+    signal.setitimer(signal.ITIMER_VIRTUAL, ROW_SECONDS, ROW_SECONDS)
     try:
         yield
     finally:

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections import namedtuple
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,6 @@ from shoestring.base.errors import CheckpointError, RunError, UsageError
 from shoestring.recipe.exports import Exported, Format, OnnxGraph
 from shoestring.runs.export import export as exporting
 from shoestring.training.run_directory.directory import RunDirectory
-from shoestring.training.run_directory.stored import StoredState
 from tests.libraries import hide
 from tests.mine import Mine
 
@@ -147,7 +146,7 @@ def test_card_has_facts_and_no_paths(run):
 @pytest.mark.parametrize("place", ["light", "light/update-00000003", "checkpoints/update-00000006"])
 def test_all_weights_of_a_run_are_exported(run, place):
     state = RunDirectory(run).state()
-    StoredState(status="paused", update=5, total_updates=9, metrics=state.metrics).write(run / "state.json")
+    replace(state, status="paused", update=5, total_updates=9).write(run / "state.json")
     (run / "light" / "manifest.json").unlink()
     exported = shoestring.export(run / place, to="safetensors", recipe=Exportable())
     assert Path(exported.path) == run / "export" / "safetensors"

@@ -70,11 +70,13 @@ class Background:
             if is_due and not self._is_refused:
                 next_at = time.monotonic() + (0.0 if self._copy() else self._wait_seconds())
         last_attempt_at = time.monotonic() + _LAST_SECONDS
-        while not self._copy():
-            if self._is_refused or time.monotonic() > last_attempt_at:
+        while not self._is_refused and not self._copy():
+            if time.monotonic() > last_attempt_at:
                 self._give_up()
                 return
             time.sleep(min(self._wait_seconds(), 5.0))
+        if self._is_refused:
+            self._give_up()
 
     def _require_own(self) -> None:
         self._is_busy, self._moved_at = True, time.monotonic()

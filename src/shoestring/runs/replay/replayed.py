@@ -102,7 +102,7 @@ class Replay:
             attempts.loss_scale (number or null): the scale of the loss in fp16
             attempts.outcome (text): `made`, `overflow` or `out of memory`
         """
-        return dict[str, Any](encode_record(self))
+        return dict[str, Any](encode_record(dataclasses.asdict(self)))
 
 
 def summarize(observation: "Observation") -> dict[str, Any]:

@@ -41,6 +41,11 @@ class Context:
 
     def loaded(self) -> None:
         """Begin to measure the memory of the model: what was loaded before belongs to the process alone."""
+        import torch
+
+        from shoestring.training.engine import kernel_probe
+
+        kernel_probe.digests(torch.device("cpu"), has_convolutions=True)  # a session does so, which loads libraries
         self._loading_peak = self.peaks()
         self._initial_bytes = reset_peak(self.device)
 

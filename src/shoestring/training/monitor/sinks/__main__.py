@@ -7,6 +7,7 @@ and has `END_SECONDS` for them, so that a sink that hangs ends as well.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -17,7 +18,7 @@ from shoestring.base.streams import write_messages
 from shoestring.base.system_errors import reason
 from shoestring.training.checkpoint.files import remove_own
 from shoestring.training.monitor.sinks.following import Follower
-from shoestring.training.monitor.sinks.names import FOLDER, SINKS
+from shoestring.training.monitor.sinks.names import SINKS
 
 END_SECONDS = 5.0
 _POLL_SECONDS = 1.0
@@ -45,7 +46,8 @@ def main(events_file: Path, folder: Path, name: str) -> None:
             f"--log {name} writes it anew"
         )
         # What it has written may be what filled the disk.
-        remove_own(folder, FOLDER)
+        names = re.compile("|".join(SINKS))
+        remove_own(folder, names)
     os._exit(0)
 
 

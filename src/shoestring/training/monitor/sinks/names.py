@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,9 +32,6 @@ SINKS = {
     "csv": SinkName(module="shoestring.training.monitor.sinks.csv_file"),
     "tensorboard": SinkName(module="shoestring.training.monitor.sinks.tensorboard", needs="tensorboard"),
 }
-
-FOLDER = re.compile("|".join(SINKS))
-"""The names of the folders of the sinks."""
 
 
 def of_earlier_sessions(folder: Path) -> list[str]:
