@@ -35,7 +35,7 @@ def document(outcome: CrossValidation) -> Document:
         content=[
             Table([Column(), Column(), Column()], rows),
             *([metrics_table(outcome.metrics)] if outcome.metrics else []),
-            *map(Paragraph, following),
+            *(Paragraph(text, can_wrap=False) for text in following),
             *note_lines(outcome.notes),
         ],
     )

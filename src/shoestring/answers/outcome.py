@@ -17,7 +17,7 @@ _WITHOUT_NAME = "weights of the best epoch"  # in a state of an earlier version
 def document(outcome: Outcome, recipe: str, run: Path) -> Document:
     """Return the outcome of the session that trained `recipe` in the directory `run`."""
     sentence = Span(f"{outcome.status}: {outcome.reason}", "strong")
-    return _document(outcome, sentence, [Paragraph(_next(outcome, recipe, run))])
+    return _document(outcome, sentence, [Paragraph(_next(outcome, recipe, run), can_wrap=False)])
 
 
 def without_command(outcome: Outcome) -> Document:

@@ -106,7 +106,7 @@ def test_other_results_of_a_library_are_a_difference_with_its_cause():
     }
     line = (
         "kernels: BLAS on the CPU compute other bits than when the checkpoint was saved; "
-        "MKL_CBWR was not set, is COMPATIBLE"
+        "the environment variable MKL_CBWR was not set, is COMPATIBLE (`unset MKL_CBWR` restores it)"
     )
     assert differences(SAVED, current) == [line]
     with pytest.raises(UsageError) as caught:

@@ -86,6 +86,8 @@ def kernel_facts(device: torch.device, model: nn.Module, *, offload: str | None 
     With a GPU the CPU computes the data alone, unless the optimizer is there (`offload`).
     """
     host = kernel_probe.digests(_CPU, has_convolutions=True)
+    if not any(isinstance(module, nn.RNNBase) for module in model.modules()):
+        host.pop(kernel_probe.RECURRENT, None)
     on_device: dict[str, str] = {}
     if device.type == "cuda":
         has_convolutions = kernel_probe.has_convolutions(model)

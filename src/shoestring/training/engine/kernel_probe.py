@@ -18,6 +18,8 @@ from torch.nn import functional
 
 from shoestring.training.engine.machine_facts import fp32_modes
 
+RECURRENT = "recurrent layers"
+"""The name of the results of LSTM layers on a CPU."""
 _DIGITS = 12
 """Of a digest: a difference that is there must be seen, nobody makes one that is not seen."""
 
@@ -162,7 +164,7 @@ _ON_CPU: dict[str, Callable[[torch.device], list[Tensor]]] = {
     "BLAS": lambda device: [*_products(device, torch.float32), *_products(device, torch.float64)],
     "oneDNN": lambda device: [*_convolutions(device, torch.float32), functional.gelu(_values(device, 37, 129))],
     "oneDNN in bf16": lambda device: _products(device, torch.bfloat16),
-    "recurrent layers": _recurrent,
+    RECURRENT: _recurrent,
     "attention": lambda device: _attention(device, torch.float32),
     "LAPACK": _factorizations,
     "FFT": _transforms,

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import torch
 
+from shoestring.base import shell
+
 _VARIABLES = (
     *("MKL_", "ONEDNN_", "DNNL_", "ATEN_", "CUBLAS", "CUDNN_", "NVIDIA_TF32", "TORCH_", "OMP_"),
     *("OPENBLAS_", "BLIS_", "NPY_", "GLIBC_TUNABLES"),
@@ -71,11 +73,17 @@ def changed_facts(saved: dict[str, str], current: dict[str, str], libraries: tup
     names = [name for name in sorted(saved.keys() | current.keys()) if saved.get(name) != current.get(name)]
     causes = tuple(cause for library in libraries for cause in _CAUSES.get(library, ()))
     likely = [name for name in names if name.startswith(causes)] if causes else []
-    return [f"{name} was {_text(saved.get(name))}, is {_text(current.get(name))}" for name in likely or names]
+    return [_change(name, saved.get(name), current.get(name)) for name in likely or names]
 
 
-def _text(value: str | None) -> str:
-    return "not set" if value is None else value
+def _change(name: str, before: str | None, after: str | None) -> str:
+    """Describe a change, of a variable with the command that takes it back."""
+    was, is_now = ("not set" if value is None else value for value in (before, after))
+    change = f"{name} was {was}, is {is_now}"
+    if not name.startswith(_VARIABLES):
+        return change
+    command = f"unset {name}" if before is None else f"export {shell.join([f'{name}={before}'])}"
+    return f"the environment variable {change} (`{command}` restores it)"
 
 
 def _cpu_name() -> str:

@@ -1,7 +1,7 @@
 """A run's directory: the paths of its files, its plan and state, and its lock. `contents.py` says what each file is."""
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,10 +106,19 @@ class RunDirectory:
         if unexpected and not is_run:
             raise UsageError(
                 f"{self.path} is not empty and contains no run: {', '.join(unexpected[:5])}",
-                hint="a copy of a run is being restored here: give the same command again, with --from"
-                if arriving.Arrival(self.path).is_complete
-                else "choose an empty or new directory: --run runs/NAME",
+                hint=self._way_on(unexpected),
             )
+
+    def _way_on(self, names: Collection[str]) -> str:
+        """Return what to do about a directory that has these files and no plan."""
+        if arriving.Arrival(self.path).is_complete:
+            return "a copy of a run is being restored here: give the same command again, with --from"
+        if contents.CHECKPOINTS.name in names:
+            return (
+                f"these are files of a run without its {contents.PLAN.name}: put that back, or begin from a copy of "
+                "the run in another directory, with --from"
+            )
+        return "choose an empty or new directory: --run runs/NAME"
 
     def refuse_links(self) -> None:
         """Raise UsageError if one of the run's own files is a link, before any of them is read or written."""
