@@ -70,7 +70,7 @@ HEADINGS = {
     "the process that traces has died": r"^the (copy of the )?process that traces ",
     "the settings need more GPUs": r"^the settings need more GPUs| cannot be trained in this way on ",
     "a setting is not possible with this model": (
-        r"^(checkpointing|offload|quantization|optimizer_states|optimizer_kernel|memory_format|fp32_modules|lora_targets|precision|packing|loss_chunk)="
+        r"^(checkpointing|offload|streamed_blocks|quantization|optimizer_states|optimizer_kernel|memory_format|fp32_modules|lora_targets|precision|packing|loss_chunk)="
         r"|^offload=parameters|^sharding(=\S+)?: |^weights that are trained are fp16"
         r"|^this optimizer can be estimated|^the model cannot be adapted"
         r"|^training with .* does not support these settings|^loss_chunk cannot be used"

@@ -33,6 +33,8 @@ class Stream:
         self.contents = SlotContents(len(self.weights), len(self.slots))
         self.copies = 0
         """The number of copies so far."""
+        self.trains = True
+        """Whether backward followed the latest forward of a block that computed gradients, and so may the next one."""
         self._in_backward: int | None = None
         """The block whose backward runs."""
 
@@ -89,10 +91,12 @@ class StreamedBlock:
             stream.begin(number, "backward")
             with self._installed(), self._saved_as_places():
                 return forward(*args, **kwargs)
-        stream.begin(number, "forward" if torch.is_grad_enabled() else "inference")
+        stream.begin(number, "forward" if torch.is_grad_enabled() and stream.trains else "inference")
         with self._installed(), self._saved_as_places():
             outputs = forward(*args, **kwargs)
         is_trained = self._follow_backward((args, kwargs), outputs)
+        if torch.is_grad_enabled():
+            stream.trains = is_trained
         stream.end(number, "forward" if is_trained else "inference")
         return outputs
 
