@@ -43,10 +43,10 @@ class Settings:
     parameters are there too."""
     streamed_blocks: Annotated[
         int | None,
-        "blocks of the model whose frozen weights are in host memory and are copied to the GPU ahead of each use; 0: none",
+        "number of blocks whose frozen weights are in host memory and are copied to the GPU ahead of each use; 0: none",
     ] = None
-    """For adapters on a model that is larger than the GPU. The result has the same bits for every number. The blocks are
-    those of activation checkpointing; what is trained stays on the GPU. Without a value no block is streamed."""
+    """For adapters on a model that is larger than the GPU. Every number gives the same bits. The blocks are those of
+    activation checkpointing; what is trained stays on the GPU. By default no block is streamed."""
     gpus: Annotated[
         int | None,
         "processes that train together, each on a GPU of its own: 1, 2, 4, ...; without a GPU they use the CPU",
@@ -179,8 +179,8 @@ class Settings:
             return [f"{setting}: offload=parameters has the weights of all blocks in host memory; set one of the two"]
         if self.compile != "no":
             return [
-                f"{setting}: compile={self.compile} would compile the copies of weights into a block; set compile=no or "
-                "streamed_blocks=0"
+                f"{setting}: compile={self.compile} would compile the copies of weights into a block; set "
+                "compile=no or streamed_blocks=0"
             ]
         return []
 

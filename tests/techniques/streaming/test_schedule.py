@@ -1,5 +1,6 @@
 """Which blocks are streamed and when they are copied."""
 
+import itertools
 import random
 
 import pytest
@@ -26,7 +27,7 @@ def test_every_number_of_blocks_can_be_streamed() -> None:
         for streamed in range(blocks + 1):
             positions = streamed_positions(blocks, streamed)
             assert len(set(positions)) == streamed and set(positions) <= set(range(blocks))
-            gaps = [b - a for a, b in zip(positions, positions[1:], strict=False)]
+            gaps = [b - a for a, b in itertools.pairwise(positions)]
             assert not gaps or max(gaps) - min(gaps) <= 1
 
 

@@ -1,4 +1,4 @@
-"""Sessions with streamed blocks: they end in the bits of resident ones, also after a stop with another number of them."""
+"""Sessions with streamed blocks end in the bits of resident ones, also if another number is streamed after a stop."""
 
 import pytest
 from torch import nn

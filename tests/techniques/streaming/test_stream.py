@@ -1,6 +1,5 @@
 """Streamed blocks train to the same bits as resident ones. The CPU is both host and device here."""
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -244,8 +243,7 @@ def test_shared_weights_stay_on_the_device() -> None:
     plain, model = Shared(), Shared()
     chosen, tensors = placement.choose(model, object(), 5)
     names = [
-        {f"{block}.{name}" for streamed in own for _, name, _ in streamed.places}
-        for block, own in enumerate(tensors)
+        {f"{block}.{name}" for streamed in own for _, name, _ in streamed.places} for block, own in enumerate(tensors)
     ]
     assert len(chosen) == 5
     assert [len(own) for own in tensors] == [6, 5, 5, 4, 5], names

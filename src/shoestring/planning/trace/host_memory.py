@@ -22,6 +22,7 @@ def bytes_by_part(model: nn.Module, optimizer: Any, averages: AveragedWeights | 
     stepped = offload.stepped_parameters(optimizer)
     tensors: dict[Part, Iterable[Tensor]] = {
         "weights": [*model.parameters(), *stepped],
+        "buffers": model.buffers(),
         "gradients": stepped,
         "optimizer states": simulated_device.tensors(list(optimizer.state.values())),
         "averaged weights": averages.averages.values() if averages else (),

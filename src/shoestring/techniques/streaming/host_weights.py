@@ -92,8 +92,8 @@ class HostWeights:
                 if part.shape != view.shape or part.dtype != view.dtype:
                     name = streamed.places[0].name
                     raise RunError(
-                        f"the frozen tensor {name!r} of a streamed block was {tuple(view.shape)} of {view.dtype} and is "
-                        f"{tuple(part.shape)} of {part.dtype}",
+                        f"the frozen tensor {name!r} of a streamed block was {tuple(view.shape)} of {view.dtype} and "
+                        f"is {tuple(part.shape)} of {part.dtype}",
                         hint="streamed_blocks=0, or change its type in model()",
                     )
                 view.copy_(part)

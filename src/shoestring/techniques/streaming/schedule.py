@@ -1,9 +1,9 @@
 """Which blocks are streamed, and which copies each use of one starts: functions of numbers, without torch.
 
-The streamed blocks of a model are numbered from 0 in the order of its blocks. Block n always uses slot n % slots, so the
-tensors that a module is given are the same in each of its uses. The copies that are started are those that will be
-needed if blocks run in their order: forwards from the first to the last, backward from the last to the first. This is a
-guess. A block that is not in its slot when it runs is copied then; a wrong guess costs a copy and changes no value.
+The streamed blocks of a model are numbered from 0 in the order of its blocks. Block n always uses slot n % slots, so
+that a module is given the same tensors in each of its uses. The copies that are started are those that will be needed
+if blocks run in their order: forwards from the first to the last, backward from the last to the first. This is a guess.
+A block that is not in its slot when it runs is copied then; a wrong guess costs a copy and changes no value.
 
 Training and estimates of time use the same functions.
 """

@@ -1,9 +1,9 @@
 """What happens before and after the forward and the backward of a streamed block.
 
-Before a block's forward its weights are copied to its slot, unless they are there, and its modules are given the tensors
-in the slot. What autograd saves of these for backward is remembered as a place in the slot: another block has the slot
-by then, so the weights are copied again, before the first operator of the block's backward runs. Blocks need not be
-recomputed for this, and may be.
+Before a block's forward its weights are copied to its slot, unless they are there, and its modules are given the
+tensors in the slot. What autograd saves of these for backward is remembered as a place in the slot. Another block has
+the slot by then, so the weights are copied again before the first operator of the block's backward runs. Blocks need
+not be recomputed for this, and may be.
 """
 
 from __future__ import annotations
@@ -221,4 +221,3 @@ def _nodes(tree: Any) -> set[Node]:
 
 def _same(value: Any) -> Any:
     return value
-

@@ -3,8 +3,8 @@
 Streamed are frozen parameters and large buffers that no module outside of the block uses. Everything else of a block
 stays on the device: what is trained, small buffers, and what is tied or shared with other modules.
 
-A value that a module holds has one or several *parts*, plain tensors: a 4-bit weight its packed values and its scales, a
-tensor subclass the tensors that it wraps.
+A value that a module holds has one or several *parts*, plain tensors: a 4-bit weight its packed values and its scales,
+a tensor subclass the tensors that it wraps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from shoestring.techniques import norms
+from shoestring.techniques import nf4, norms
 
 LARGE_BUFFER = 1 << 20
 """The bytes from which on a buffer is streamed. Smaller ones, such as tables of positions, are cheaper to keep."""
@@ -82,6 +82,8 @@ def _of_block(block: nn.Module, uses: Counter[int], trained: set[int]) -> list[S
 def _is_constant(place: Place, value: Tensor) -> bool:
     if place.is_parameter:
         return not value.requires_grad
+    if isinstance(place.module, nf4.Nf4Linear):
+        return place.name in nf4.SCALES
     return value.nbytes >= LARGE_BUFFER and not isinstance(place.module, norms.RUNNING)
 
 
@@ -144,7 +146,8 @@ def with_parts(value: Any, tensors: Sequence[Tensor]) -> Any:
 
 def set_parts(value: Any, tensors: Sequence[Tensor]) -> Any:
     """Let a parameter or buffer consist of other tensors, and return it, or a copy if it cannot be changed."""
-    if is_traceable_wrapper_subclass(value) or not isinstance(value, nn.Parameter):
+    is_elsewhere = value.device != tensors[0].device and not _scales(value)
+    if is_traceable_wrapper_subclass(value) or not isinstance(value, nn.Parameter) or is_elsewhere:
         return with_parts(value, tensors)
     value.data = tensors[0]
     for (owner, name), tensor in zip(_scales(value), tensors[1:], strict=True):
