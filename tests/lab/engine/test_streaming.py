@@ -13,6 +13,7 @@ from shoestring.techniques.streaming import placement
 from tests.lab.engine.networks import CLASSES, Classifier
 from tests.lab.engine.trained import CUDA, assert_same_bits, train
 from tests.techniques.streaming.test_stream import stream_of
+from tests.training.engine.test_techniques import Block as LinearBlock
 
 WIDTH, BLOCKS, STREAMED = 256, 6, 4
 
@@ -44,16 +45,16 @@ class Linears(Deep):
     """With layers whose weights are packed in 4 bits, and adapters of peft."""
 
     def model(self):
-        layers = (nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)) for _ in range(BLOCKS))
-        return nn.Sequential(nn.Linear(6, 64), nn.Sequential(*layers), nn.Linear(64, CLASSES))
+        blocks = (LinearBlock() for _ in range(BLOCKS))
+        return nn.Sequential(nn.Linear(6, 8), nn.Sequential(*blocks), nn.Linear(8, CLASSES))
 
 
 CASES = [
     (Deep, {"precision": "fp16"}),
-    (Linears, {"lora_r": 2, "lora_targets": "linear", "quantization": "nf4", "double_quantization": True}),
+    (Linears, {"lora_r": 2, "quantization": "nf4", "double_quantization": True}),
     (Deep, {"checkpointing": "full"}),
     (Deep, {"checkpointing": "2", "precision": "fp16"}),
-    (Linears, {"lora_r": 2, "lora_targets": "linear", "quantization": "nf4", "checkpointing": "full"}),
+    (Linears, {"lora_r": 2, "quantization": "nf4", "checkpointing": "full"}),
 ]
 
 

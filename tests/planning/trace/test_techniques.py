@@ -20,7 +20,7 @@ from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
 from shoestring.hardware.catalog import DEVICES
 from shoestring.planning.trace import Trace, Tracer
-from shoestring.planning.trace.record import Alloc, Free, Phase
+from shoestring.planning.trace.record import Alloc, Free, Op, Phase
 from shoestring.recipe import finding
 from shoestring.techniques.eightbit import BlockwiseAdamW
 
@@ -254,6 +254,44 @@ def test_recomputation_moves_the_whole_block_for_backward(open_tracer: Any) -> N
 def test_offloaded_weights_need_blocks(open_tracer: Any) -> None:
     with pytest.raises(UsageError, match="no blocks"):
         trace(open_tracer(torch.optim.AdamW, Stack()), offload="parameters")
+
+
+class FrozenBlocks(Blocks):
+    """Blocks that are not trained, after a layer that is."""
+
+    def model(self) -> nn.Module:
+        first = nn.Linear(WIDTH, WIDTH, bias=False)
+        return nn.Sequential(first, *super().model().requires_grad_(False))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("checkpointing", ["no", "full"])
+def test_streamed_blocks_share_two_slots(open_tracer: Any, checkpointing: str) -> None:
+    tracer = open_tracer(FrozenBlocks, FrozenBlocks())
+    resident = trace(tracer, checkpointing=checkpointing)
+    streamed = trace(tracer, checkpointing=checkpointing, streamed_blocks=N)
+    some = trace(tracer, checkpointing=checkpointing, streamed_blocks=3)
+    for phase in ("forward", "backward", "optimizer"):
+        assert peak_weights(resident)[phase] == N * 2 * W + L
+        assert peak_weights(streamed)[phase] == 2 * 2 * W + L
+        assert peak_weights(some)[phase] == (1 + 2) * 2 * W + L
+        assert peak(resident, phase) - peak(streamed, phase) == (N - 2) * 2 * W
+    assert streamed.host_bytes == {**resident.host_bytes, "weights": N * 2 * W}
+    copies = [event for event in streamed.events if isinstance(event, Op) and event.bytes == 2 * W]
+    assert len(copies) == 2 + 2 * 2 * (N - 2)  # the first two, then all but two in both passes of both updates
+
+
+@pytest.mark.slow
+def test_streamed_4_bit_weights_take_their_scales_along() -> None:
+    pytest.importorskip("peft")
+    loaded, _ = finding.choose(Blocks(), {"quantization": "nf4", "lora_r": 2, "lora_targets": "0,2"})
+    with Tracer(loaded) as tracer:
+        resident, streamed = (trace(tracer, streamed_blocks=count) for count in (0, N))
+    difference = live_at(resident, "forward") - live_at(streamed, "forward")
+    packed = 2 * W // 8  # half a byte for each value, of which W has one in four bytes
+    scales = 2 * W // 4 // 64 * 4
+    last, alignment = W // 8 + W // 4 // 64 * 4, 1024  # the head is not quantized
+    assert difference.total() == pytest.approx(2 * (packed + scales), abs=last + alignment)
+    assert sum(streamed.host_bytes.values()) > 3 * (packed + scales)
 
 
 @pytest.mark.parametrize(

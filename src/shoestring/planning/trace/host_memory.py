@@ -23,7 +23,7 @@ def bytes_by_part(model: nn.Module, optimizer: Any, averages: AveragedWeights | 
     tensors: dict[Part, Iterable[Tensor]] = {
         "weights": [*model.parameters(), *stepped],
         "buffers": model.buffers(),
-        "gradients": stepped,
+        "gradients": [parameter for parameter in stepped if parameter.requires_grad],
         "optimizer states": simulated_device.tensors(list(optimizer.state.values())),
         "averaged weights": averages.averages.values() if averages else (),
     }
