@@ -47,6 +47,11 @@ class Settings:
     ] = None
     """For adapters on a model that is larger than the GPU. Every number gives the same bits. The blocks are those of
     activation checkpointing; what is trained stays on the GPU. By default no block is streamed."""
+    stream_from: Annotated[
+        Literal["host", "disk"], "where the weights of streamed blocks are: in host memory, or in a file in TMPDIR"
+    ] = "host"
+    """With `disk` the host needs no memory for them. The file has no name and takes their bytes until the session ends.
+    Copies from it wait for the disk, as far as its pages are not in memory."""
     gpus: Annotated[
         int | None,
         "processes that train together, each on a GPU of its own: 1, 2, 4, ...; without a GPU they use the CPU",

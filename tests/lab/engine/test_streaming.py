@@ -10,9 +10,9 @@ from torch.nn import functional
 from shoestring.base.settings import Settings
 from shoestring.techniques import checkpointing as checkpointing_
 from shoestring.techniques.streaming import placement
+from shoestring.techniques.streaming.stream import stream_of
 from tests.lab.engine.networks import CLASSES, Classifier
 from tests.lab.engine.trained import CUDA, assert_same_bits, train
-from tests.techniques.streaming.test_stream import stream_of
 from tests.training.engine.test_techniques import Block as LinearBlock
 
 WIDTH, BLOCKS, STREAMED = 256, 6, 4

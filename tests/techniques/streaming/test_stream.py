@@ -1,6 +1,10 @@
 """Streamed blocks train to the same bits as resident ones. The CPU is both host and device here."""
 
+import errno
+import os
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,10 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from shoestring.base.errors import RunError
 from shoestring.base.settings import Settings
+from shoestring.base.units import bytes_text
 from shoestring.techniques import checkpointing
 from shoestring.techniques.streaming import placement
-from shoestring.techniques.streaming.stream import Stream
+from shoestring.techniques.streaming.stream import Stream, stream_of
 
 CPU = torch.device("cpu")
 
@@ -52,15 +58,11 @@ class Model(nn.Module):
         return self.head(values)
 
 
-def stream_of(model: nn.Module) -> Stream:
-    """Return the stream of a model that has not been checkpointed yet."""
-    return next(block.forward.stream for block in model.modules() if hasattr(block.forward, "stream"))
-
-
-def streamed(model: nn.Module, count: int, setting: str = "no") -> Stream:
-    placement.move(model, object(), Settings(streamed_blocks=count), CPU)
-    stream = stream_of(model)
+def streamed(model: nn.Module, count: int, setting: str = "no", **settings: Any) -> Stream:
+    placement.move(model, object(), Settings(streamed_blocks=count, **settings), CPU)
     checkpointing.apply(model, object(), setting)
+    stream = stream_of(model)
+    assert stream
     return stream
 
 
@@ -307,3 +309,33 @@ def test_autocast_does_not_keep_casts_of_a_slot() -> None:
             results += [each_model.blocks[number](torch.ones(1, 6)) for number in (4, 0, 2)]
             each_model.results = results
     assert_same(model.results, plain.results)
+
+
+def test_weights_on_the_disk_train_to_the_same_bits_and_leave_no_file(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    plain, model = Model(), Model()
+    stream = streamed(model, 5, stream_from="disk")
+    assert list(tmp_path.iterdir()) == []
+    mapped = Path("/proc/self/maps").read_text()
+    assert mapped.count(str(tmp_path)) == len(stream.weights)
+    assert_same(train(model), train(plain))
+
+
+def test_a_disk_without_space_is_an_error(monkeypatch: Any) -> None:
+    def refuse(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    with pytest.raises(RunError, match="of a streamed block: No space left") as raised:
+        streamed(Model(), 5, stream_from="disk")
+    assert "TMPDIR" in str(raised.value)
+
+
+def test_notes_say_what_is_streamed() -> None:
+    plain, model = Model(), Model()
+    stream = streamed(model, 5, "full")
+    settings = Settings(streamed_blocks=5)
+    assert placement.notes(plain, settings) == []
+    (note,) = placement.notes(model, settings)
+    size = sum(own.layout.size for own in stream.weights)
+    assert note.startswith(f"streamed_blocks=5: {bytes_text(size)} of frozen weights are in host memory")

@@ -1,13 +1,18 @@
-"""Buffers in host memory from which a GPU copies by itself, while the CPU and its own kernels go on."""
+"""Buffers in host memory, from which a GPU copies by itself while the CPU and its own kernels go on, or on a disk."""
 
 from __future__ import annotations
 
 import contextlib
 import mmap
+import os
+import tempfile
 import weakref
 
 import torch
 from torch import Tensor
+
+from shoestring.base.errors import RunError
+from shoestring.base.units import bytes_text
 
 
 def allocate(size: int) -> Tensor:
@@ -17,6 +22,24 @@ def allocate(size: int) -> Tensor:
     be copied for each of them.
     """
     return torch.frombuffer(mmap.mmap(-1, max(size, 1)), dtype=torch.uint8)[:size]
+
+
+def allocate_on_disk(size: int) -> Tensor:
+    """Return a buffer that is a file in TMPDIR, of which the operating system has those pages in memory that fit.
+
+    The file has no name, so that nothing remains of it, however the process ends. Raises RunError without disk space.
+    """
+    with tempfile.TemporaryFile(prefix="shoestring-streamed-") as file:
+        try:
+            # Without space a later write to the mapped memory would be a fatal signal.
+            os.posix_fallocate(file.fileno(), 0, max(size, 1))
+        except OSError as error:
+            raise RunError(
+                f"stream_from=disk: {tempfile.gettempdir()} has no space for the {bytes_text(size)} of a streamed "
+                f"block: {error.strerror}",
+                hint="set TMPDIR to a folder on a larger disk, or stream_from=host",
+            ) from error
+        return torch.frombuffer(mmap.mmap(file.fileno(), max(size, 1)), dtype=torch.uint8)[:size]
 
 
 def pin(buffer: Tensor) -> bool:

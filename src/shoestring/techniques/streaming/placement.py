@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
-from shoestring.base.units import plural
+from shoestring.base.units import bytes_text, plural
 from shoestring.techniques import checkpointing, offload
 from shoestring.techniques.streaming import host_memory
 from shoestring.techniques.streaming.host_weights import HostWeights
 from shoestring.techniques.streaming.schedule import SLOTS, streamed_positions
 from shoestring.techniques.streaming.slots import make_slots
-from shoestring.techniques.streaming.stream import Stream, stream_blocks
+from shoestring.techniques.streaming.stream import Stream, stream_blocks, stream_of
 from shoestring.techniques.streaming.tensors import Streamed, streamed_tensors
 
 Allocate = Callable[[int], Tensor]
@@ -31,8 +31,34 @@ def move(model: nn.Module, recipe: object, settings: Settings, device: torch.dev
         offload.move(model, recipe, settings, device)
         return
     blocks, tensors = choose(model, recipe, settings.streamed_blocks)
-    allocate = _pinned if device.type == "cuda" else host_memory.allocate
+    if settings.stream_from == "disk":
+        allocate = host_memory.allocate_on_disk
+    else:
+        allocate = _pinned if device.type == "cuda" else host_memory.allocate
     stream(model, blocks, tensors, device, allocate)
+
+
+def notes(model: nn.Module, settings: Settings) -> list[str]:
+    """Return what is streamed, and whether copies have to wait for the CPU."""
+    streaming = stream_of(model)
+    if streaming is None:
+        return []
+    size = sum(own.buffer.nbytes for own in streaming.weights)
+    slots = sum(slot.buffer.nbytes for slot in streaming.slots)
+    source = "on the disk" if settings.stream_from == "disk" else "in host memory"
+    lines = [
+        f"streamed_blocks={settings.streamed_blocks}: {bytes_text(size)} of frozen weights are {source} and take turns "
+        f"in {bytes_text(slots)} on the device"
+    ]
+    is_pageable = any(slot.buffer.is_cuda for slot in streaming.slots) and not all(
+        own.buffer.is_pinned() for own in streaming.weights
+    )
+    if is_pageable and settings.stream_from == "host":
+        lines.append(
+            "CUDA has refused to pin the host memory of streamed blocks, so the CPU waits for each copy, and updates "
+            "are slower"
+        )
+    return lines
 
 
 def choose(model: nn.Module, recipe: object, count: int) -> tuple[list[nn.Module], list[list[Streamed]]]:

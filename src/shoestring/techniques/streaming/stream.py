@@ -191,6 +191,12 @@ def stream_blocks(blocks: Sequence[nn.Module], stream: Stream) -> None:
         changed.forward = _forward(StreamedBlock(block, stream, number))
 
 
+def stream_of(model: nn.Module) -> Stream | None:
+    """Return the stream of a model's streamed blocks, also if other techniques were applied to them; None without."""
+    streams = (getattr(module.forward, "stream", None) for module in model.modules())
+    return next((stream for stream in streams if isinstance(stream, Stream)), None)
+
+
 def _forward(streamed: StreamedBlock) -> Callable[..., Any]:
     block = streamed.block
     # transformers' layers wrap their forward in checkpointing code, which would recompute without these weights.
