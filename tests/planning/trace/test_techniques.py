@@ -7,7 +7,7 @@ temporaries of an optimizer's step are those of torch 2.13's `torch/optim/*.py`.
 from __future__ import annotations
 
 import functools
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -276,22 +276,30 @@ def test_streamed_blocks_share_two_slots(open_tracer: Any, checkpointing: str) -
         assert peak_weights(some)[phase] == (1 + 2) * 2 * W + L
         assert peak(resident, phase) - peak(streamed, phase) == (N - 2) * 2 * W
     assert streamed.host_bytes == {**resident.host_bytes, "weights": N * 2 * W}
-    copies = [event for event in streamed.events if isinstance(event, Op) and event.bytes == 2 * W]
+    copies = [event for event in streamed.events if isinstance(event, Op) and event.name == "aten::copy_"]
+    copies = [event for event in copies if event.bytes >= 2 * W]
     assert len(copies) == 2 + 2 * 2 * (N - 2)  # the first two, then all but two in both passes of both updates
+
+
+class NamedBlocks(Blocks):
+    """The same blocks with names, before a head, which is not quantized."""
+
+    def model(self) -> nn.Module:
+        names = ("up", "activation", "down")
+        blocks = (nn.Sequential(OrderedDict(zip(names, block, strict=True))) for block in super().model())
+        return nn.Sequential(*blocks, nn.Linear(WIDTH, 4, bias=False))
 
 
 @pytest.mark.slow
 def test_streamed_4_bit_weights_take_their_scales_along() -> None:
     pytest.importorskip("peft")
-    loaded, _ = finding.choose(Blocks(), {"quantization": "nf4", "lora_r": 2, "lora_targets": "0,2"})
+    loaded, _ = finding.choose(NamedBlocks(), {"quantization": "nf4", "lora_r": 2, "lora_targets": "up,down"})
     with Tracer(loaded) as tracer:
         resident, streamed = (trace(tracer, streamed_blocks=count) for count in (0, N))
     difference = live_at(resident, "forward") - live_at(streamed, "forward")
-    packed = 2 * W // 8  # half a byte for each value, of which W has one in four bytes
-    scales = 2 * W // 4 // 64 * 4
-    last, alignment = W // 8 + W // 4 // 64 * 4, 1024  # the head is not quantized
-    assert difference.total() == pytest.approx(2 * (packed + scales), abs=last + alignment)
-    assert sum(streamed.host_bytes.values()) > 3 * (packed + scales)
+    block = 2 * (W // 4 // 2 + W // 4 // 64 * 4)  # half a byte for each value, four bytes for each 64 values
+    assert difference.total() == pytest.approx((N - 2) * block, abs=1024)
+    assert streamed.host_bytes["weights"] + streamed.host_bytes["buffers"] == N * block
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,10 @@ from shoestring.techniques.streaming.stream import stream_of
 from tests.techniques.streaming.test_stream import CPU, Adapted, assert_same
 
 transformers = pytest.importorskip("transformers")
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning"),  # peft reads it
+]
 
 TEXT: dict[str, Any] = {
     "hidden_size": 32,

@@ -21,26 +21,26 @@ class Layout:
     """Where tensors are in a buffer."""
 
     offsets: tuple[int, ...]
-    like: tuple[Tensor, ...]
+    shapes: tuple[Tensor, ...]
     """Tensors of the same types, shapes and strides, without memory."""
     size: int
 
     @classmethod
-    def of(cls, tensors: Sequence[Tensor]) -> Layout:
+    def of_tensors(cls, tensors: Sequence[Tensor]) -> Layout:
         """Return the layout of tensors one after the other."""
         offsets, size = [], 0
         for tensor in tensors:
             offsets.append(size)
             size += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
         # The strides of an expanded tensor, or of a part of a larger one, would not fit into its bytes.
-        like = tuple(torch.empty_like(tensor, device="meta") for tensor in tensors)
-        return cls(tuple(offsets), like, size)
+        shapes = tuple(torch.empty_like(tensor, device="meta") for tensor in tensors)
+        return cls(tuple(offsets), shapes, size)
 
     def views(self, buffer: Tensor) -> list[Tensor]:
         """Return the tensors in a buffer of bytes. Changes of one of them are not counted as changes of the buffer."""
         return [
-            buffer.data[offset : offset + like.nbytes].view(like.dtype).as_strided(like.size(), like.stride())
-            for offset, like in zip(self.offsets, self.like, strict=True)
+            buffer.data[offset : offset + shape.nbytes].view(shape.dtype).as_strided(shape.size(), shape.stride())
+            for offset, shape in zip(self.offsets, self.shapes, strict=True)
         ]
 
 
@@ -55,7 +55,7 @@ class HostWeights:
             own = parts(streamed.value)
             self._ranges[streamed] = slice(len(plain), len(plain) + len(own))
             plain += own
-        self.layout = Layout.of(plain)
+        self.layout = Layout.of_tensors(plain)
         self.buffer = allocate(self.layout.size)
         self._views = self.layout.views(self.buffer)
         del plain, own

@@ -118,14 +118,14 @@ class StreamedBlock:
     @contextmanager
     def _installed(self) -> Iterator[None]:
         """Let the block's modules hold the tensors in the slot."""
-        held = [(streamed, streamed.value, value, value._version) for streamed, value in self._in_slot]
-        for streamed, _, value, _ in held:
+        installed = [(streamed, streamed.value, value, value._version) for streamed, value in self._in_slot]
+        for streamed, _, value, _ in installed:
             streamed.set(value)
         self._flatten()
         try:
             yield
         finally:
-            for streamed, on_host, value, version in held:
+            for streamed, on_host, value, version in installed:
                 self._take_back(streamed, on_host, value, version)
             self._flatten()
 
