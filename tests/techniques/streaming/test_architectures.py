@@ -60,7 +60,9 @@ def images_and_text() -> tuple[Any, Any]:
 
 
 def encoder_and_decoder() -> tuple[Any, Any]:
-    config = transformers.T5Config(d_model=32, d_kv=16, d_ff=48, num_layers=3, num_heads=2, vocab_size=60)
+    config = transformers.T5Config(
+        d_model=32, d_kv=16, d_ff=48, num_layers=3, num_heads=2, vocab_size=60, decoder_start_token_id=0
+    )
     return transformers.T5ForConditionalGeneration(config), lambda: {"input_ids": tokens()}
 
 
