@@ -84,13 +84,18 @@ def limit_text(limit: Limit) -> str:
 def notable_settings(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Return microbatch and precision, and what else decides memory where it is not the default."""
     plain = Settings(
-        checkpointing="no", memory_format="contiguous", allocator="segments", gpus=1, sharding="ddp"
+        checkpointing="no",
+        memory_format="contiguous",
+        streamed_blocks=0,
+        allocator="segments",
+        gpus=1,
+        sharding="ddp",
     ).json()
     plain["logical_shards"] = settings.get("gpus") or 1
     shared = ("gpus", "sharding", "logical_shards")
     names = (
-        *(*shared, "checkpointing", "optimizer_kernel", "memory_format", "offload", "allocator", "cudnn_benchmark"),
-        "tf32",
+        *(*shared, "checkpointing", "optimizer_kernel", "memory_format", "offload"),
+        *("streamed_blocks", "allocator", "cudnn_benchmark", "tf32"),
     )
     changed = [(name, settings[name]) for name in names if settings.get(name) not in (None, plain[name])]
     return [("micro_batch", settings["micro_batch"]), ("precision", settings["precision"]), *changed]

@@ -41,6 +41,17 @@ class Settings:
     ] = "no"
     """With `optimizer` the optimizer states are in host memory and the CPU updates them; with `parameters` the
     parameters are there too."""
+    streamed_blocks: Annotated[
+        int | None,
+        "number of blocks whose frozen weights are in host memory and are copied to the GPU ahead of each use; 0: none",
+    ] = None
+    """For adapters on a model that is larger than the GPU. Every number gives the same bits. The blocks are those of
+    activation checkpointing; what is trained stays on the GPU. By default no block is streamed."""
+    stream_from: Annotated[
+        Literal["host", "disk"], "where the weights of streamed blocks are: in host memory, or in a file in TMPDIR"
+    ] = "host"
+    """With `disk` the host needs no memory for them. The file has no name and takes their bytes until the session ends.
+    Copies from it wait for the disk, as far as its pages are not in memory."""
     gpus: Annotated[
         int | None,
         "processes that train together, each on a GPU of its own: 1, 2, 4, ...; without a GPU they use the CPU",
@@ -135,6 +146,7 @@ class Settings:
             "micro_batch": 1,
             "gpus": 1,
             "logical_shards": 1,
+            "streamed_blocks": 0,
             "workers": 0,
             "save_every_updates": 1,
             "save_every_seconds": 0,
@@ -154,6 +166,7 @@ class Settings:
             problems.append(
                 f"compile=graphs: offload={self.offload} moves tensors whose addresses a CUDA graph has recorded"
             )
+        problems += self._streaming_problems()
         if self.stage not in ("no", "yes"):
             try:
                 parse_bytes(self.stage)
@@ -162,6 +175,19 @@ class Settings:
         problems += self._shard_problems()
         if problems:
             raise UsageError("invalid settings", problems=problems)
+
+    def _streaming_problems(self) -> list[str]:
+        setting = f"streamed_blocks={self.streamed_blocks}"
+        if not self.streamed_blocks:
+            return []
+        if self.offload == "parameters":
+            return [f"{setting}: offload=parameters has the weights of all blocks in host memory; set one of the two"]
+        if self.compile != "no":
+            return [
+                f"{setting}: compile={self.compile} would compile the copies of weights into a block; set "
+                "compile=no or streamed_blocks=0"
+            ]
+        return []
 
     def _shard_problems(self) -> list[str]:
         counts = {name: getattr(self, name) for name in ("gpus", "logical_shards")}

@@ -71,7 +71,8 @@ HEADINGS = {
     "the settings need more GPUs": r"^the settings need more GPUs| cannot be trained in this way on ",
     "a setting is not possible with this model": (
         r"^(checkpointing|offload|quantization|optimizer_states|optimizer_kernel|memory_format|fp32_modules|lora_targets|precision|packing|loss_chunk)="
-        r"|^offload=parameters|^sharding(=\S+)?: |^weights that are trained are fp16"
+        r"|^(offload=parameters|streamed_blocks=|the frozen tensor .* of a streamed block )"
+        r"|^sharding(=\S+)?: |^weights that are trained are fp16"
         r"|^this optimizer can be estimated|^the model cannot be adapted"
         r"|^training with .* does not support these settings|^loss_chunk cannot be used"
         r"|^updates of .* are never split"
@@ -98,7 +99,8 @@ HEADINGS = {
         r"^.* is a run of .*, not of |^the recipe of .* is not at its stored location"
         r"|^the recipe of .* was an object in a Python process| does not fit the recipe "
     ),
-    "the run needs more disk space": r"^the (run|export) needs .* of disk space, but |^the copy has .* free$",
+    "the run needs more disk space": r"^the (run|export) needs .* of disk space, but |^the copy has .* free$"
+    r"|^stream_from=disk: ",
     "data returned something else": (
         r"^data\(\) returned (?!other data)| has no data\(\)| has no data: |has nothing to train on: "
         r"|which can only be read sequentially: "

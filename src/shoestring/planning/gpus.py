@@ -172,6 +172,11 @@ def _require_possible(loaded: LoadedRecipe, target: Target, settings: Settings) 
             f"offload=parameters: {loaded.name} is trained by a library, which moves whole weights to the GPU; divided "
             "ones (sharding=zero3, several GPUs) can be in host memory, and states with offload=optimizer"
         )
+    if loaded.parts.learning.trainer is not None and settings.streamed_blocks:
+        problems.append(
+            f"streamed_blocks={settings.streamed_blocks}: {loaded.name} is trained by a library, which moves whole "
+            "weights to the GPU; set streamed_blocks=0"
+        )
     if loaded.parts.learning.trainer is not None and shards != gpus:
         problems.append(
             f"logical_shards={shards}: {loaded.name} is trained by a library, which divides an update among {gpus} GPUs"

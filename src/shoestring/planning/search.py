@@ -143,7 +143,7 @@ def _resolve_cuda_graphs(requested: Settings, device: Device) -> Settings:
 def weights_exceed_memory(candidates: Candidates, requested: Settings) -> bool:
     """Return whether the weights alone fill the device, so that no microbatch, precision or recomputation can fit."""
     divides_weights = requested.sharding == "zero3" and gpus_of(requested) > 1
-    if divides_weights or requested.offload == "parameters":
+    if divides_weights or requested.offload == "parameters" or requested.streamed_blocks:
         return False
     return candidates.tracer.facts.weight_bytes > candidates.target.device.memory_bytes
 

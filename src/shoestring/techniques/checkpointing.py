@@ -18,6 +18,8 @@ from shoestring.techniques.slots import buffers, set_buffer
 
 _SWITCHABLE = "GradientCheckpointingLayer"
 """The name of transformers' class of layers that implement gradient checkpointing (`modeling_layers.py`)."""
+_NO_CACHE = {"use_cache": False, "past_key_values": None, "layer_past": None}
+"""Arguments that disable the cache of keys and values in transformers' layers."""
 
 
 def apply(model: nn.Module, recipe: object, setting: str | None) -> int:
@@ -117,6 +119,11 @@ def _checkpoint_block(block: nn.Module) -> None:
 def is_recomputed(block: nn.Module) -> bool:
     """Return whether backward recomputes the block's forward; False for a layer that implements checkpointing."""
     return hasattr(block.forward, "is_recomputed")
+
+
+def without_cache(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a transformers' layer with the cache disabled: recomputation would extend it again."""
+    return kwargs | {name: value for name, value in _NO_CACHE.items() if name in kwargs}
 
 
 def _call(forward: Callable[..., Any], args: Any, kwargs: Any, *_: Any) -> Any:

@@ -33,9 +33,6 @@ LEAST_CAPABILITY = (7, 0)
 """The lowest capability of a GPU that Triton compiles for (torch 2.13, `torch/utils/_triton.py` and
 `_inductor/scheduler.py`)."""
 
-_NO_CACHE = {"use_cache": False, "past_key_values": None, "layer_past": None}
-"""Arguments that disable the cache of keys and values in transformers' layers."""
-
 
 def apply(model: nn.Module, recipe: object, settings: Settings, device: torch.device) -> int:
     """Have blocks compiled when they first run, if the settings say so; return the number of compiled modules.
@@ -118,7 +115,7 @@ def _compile(part: nn.Module, limit: Limit) -> None:
     def compiled(*args: Any, **kwargs: Any) -> Any:
         if switchable and part.training and torch.is_grad_enabled():
             # As in the wrapper: a recomputed layer would add to its cache a second time.
-            kwargs |= {name: value for name, value in _NO_CACHE.items() if name in kwargs}
+            kwargs = checkpointing.without_cache(kwargs)
         return run(*args, **kwargs)
 
     changed: Any = part

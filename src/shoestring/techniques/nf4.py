@@ -29,6 +29,8 @@ _LARGE_SHARE = 0.05
 """The share of the weights from which those that stay unpacked are worth a note."""
 SCALES_BLOCK = 256
 """The number of scales that share a second-level scale under double quantization."""
+SCALES = ("scales", "scales_of_scales")
+"""The buffers of a placeholder with the scales of its weight, of which there are many; its tables are small."""
 
 
 class Nf4Linear(nn.Linear):
@@ -62,7 +64,7 @@ class Nf4Linear(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name of the argument
         """Compute the product in the compute type and return it in the type of `input`."""
         bias = None if self.bias is None else self.bias.to(self.compute)
-        scales = [self._buffers[name] for name in ("scales", "scales_of_scales") if name in self._buffers]
+        scales = [self._buffers[name] for name in SCALES if name in self._buffers]
         product: Any = _Product.apply
         result: Tensor = product(
             input.to(self.compute), self.weight, bias, (self.out_features, self.in_features), scales

@@ -7,7 +7,7 @@ temporaries of an optimizer's step are those of torch 2.13's `torch/optim/*.py`.
 from __future__ import annotations
 
 import functools
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -20,7 +20,7 @@ from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
 from shoestring.hardware.catalog import DEVICES
 from shoestring.planning.trace import Trace, Tracer
-from shoestring.planning.trace.record import Alloc, Free, Phase
+from shoestring.planning.trace.record import Alloc, Free, Op, Phase
 from shoestring.recipe import finding
 from shoestring.techniques.eightbit import BlockwiseAdamW
 
@@ -254,6 +254,52 @@ def test_recomputation_moves_the_whole_block_for_backward(open_tracer: Any) -> N
 def test_offloaded_weights_need_blocks(open_tracer: Any) -> None:
     with pytest.raises(UsageError, match="no blocks"):
         trace(open_tracer(torch.optim.AdamW, Stack()), offload="parameters")
+
+
+class FrozenBlocks(Blocks):
+    """Blocks that are not trained, after a layer that is."""
+
+    def model(self) -> nn.Module:
+        first = nn.Linear(WIDTH, WIDTH, bias=False)
+        return nn.Sequential(first, *super().model().requires_grad_(False))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("checkpointing", ["no", "full"])
+def test_streamed_blocks_share_two_slots(open_tracer: Any, checkpointing: str) -> None:
+    tracer = open_tracer(FrozenBlocks, FrozenBlocks())
+    resident = trace(tracer, checkpointing=checkpointing)
+    streamed = trace(tracer, checkpointing=checkpointing, streamed_blocks=N)
+    some = trace(tracer, checkpointing=checkpointing, streamed_blocks=3)
+    for phase in ("forward", "backward", "optimizer"):
+        assert peak_weights(resident)[phase] == N * 2 * W + L
+        assert peak_weights(streamed)[phase] == 2 * 2 * W + L
+        assert peak_weights(some)[phase] == (1 + 2) * 2 * W + L
+        assert peak(resident, phase) - peak(streamed, phase) == (N - 2) * 2 * W
+    assert streamed.host_bytes == {**resident.host_bytes, "weights": N * 2 * W}
+    copies = [event for event in streamed.events if isinstance(event, Op) and event.name == "aten::copy_"]
+    copies = [event for event in copies if event.bytes >= 2 * W]
+    assert len(copies) == 2 + 2 * 2 * (N - 2)  # the first two, then all but two in both passes of both updates
+
+
+class NamedBlocks(Blocks):
+    """The same blocks with names, before a head, which is not quantized."""
+
+    def model(self) -> nn.Module:
+        names = ("up", "activation", "down")
+        blocks = (nn.Sequential(OrderedDict(zip(names, block, strict=True))) for block in super().model())
+        return nn.Sequential(*blocks, nn.Linear(WIDTH, 4, bias=False))
+
+
+@pytest.mark.slow
+def test_streamed_4_bit_weights_take_their_scales_along() -> None:
+    pytest.importorskip("peft")
+    loaded, _ = finding.choose(NamedBlocks(), {"quantization": "nf4", "lora_r": 2, "lora_targets": "up,down"})
+    with Tracer(loaded) as tracer:
+        resident, streamed = (trace(tracer, streamed_blocks=count) for count in (0, N))
+    difference = live_at(resident, "forward") - live_at(streamed, "forward")
+    block = 2 * (W // 4 // 2 + W // 4 // 64 * 4)  # half a byte for each value, four bytes for each 64 values
+    assert difference.total() == pytest.approx((N - 2) * block, abs=1024)
+    assert streamed.host_bytes["weights"] + streamed.host_bytes["buffers"] == N * block
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from shoestring.base.settings import Settings
-from shoestring.planning.trace import attention, autocast, determinism, loading, python_calls, simulated_device
+from shoestring.planning.trace import attention, autocast, determinism, offloading, python_calls, simulated_device
 from shoestring.planning.trace.record import Event, Storage
 from shoestring.planning.trace.recorder import Recorder
 from shoestring.recipe.generation import Step
@@ -52,7 +52,7 @@ def run(
         determinism.deterministic_operators() if capability is not None else nullcontext(),
     ):
         recorder.mark("model", 0)
-        loading.move_model(recorder, model)
+        offloading.move(recorder, model, loaded.parts, settings.replace(offload="no"))
         fp32_modules.apply(model, settings.fp32_modules)
         recorder.label(model.parameters(), "weights")
         recorder.label(model.buffers(), "buffers")

@@ -8,7 +8,7 @@ measurements of other loops.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -38,13 +38,24 @@ def move_model(
     (`from_host` false), all of them are there from the start, as the model was built there. On a GPU the weights of a
     recurrent layer are copied to one buffer if it `flattens` them.
     """
-    copies = _Copies(copy)
+    move_modules(recorder, [*children_first(model)], Copies(copy), from_host=from_host, flattens=flattens)
+
+
+def move_modules(
+    recorder: Recorder,
+    modules: Sequence[nn.Module],
+    copies: Copies,
+    *,
+    from_host: bool = True,
+    flattens: bool = True,
+) -> None:
+    """Replace the own parameters and buffers of `modules` by `copies`, as `move_model` does for all of a model."""
     is_gpu = attention.CAPABILITY.get() is not None
     unpacked: dict[nn.Module, Tensor] = {}
     if not from_host:
-        layers = (module for module in model.modules() if isinstance(module, Nf4Linear))
+        layers = (module for module in modules if isinstance(module, Nf4Linear))
         unpacked = {layer: _unpacked_weight(recorder, layer) for layer in layers}
-    for module in children_first(model):
+    for module in modules:
         if from_host and isinstance(module, Nf4Linear):
             unpacked[module] = _unpacked_weight(recorder, module)
         copies.replace_all(module)
@@ -60,7 +71,7 @@ def load_with_transformers(recorder: Recorder, model: nn.Module) -> None:
     allocates the bytes of all weights at once and frees them) and peft 0.21 (`utils/other.py`). Earlier versions of
     transformers load some weights in advance, in other threads, so that the order depends on the threads' timing.
     """
-    copies = _Copies(allocate_like)
+    copies = Copies(allocate_like)
     frozen, adapters = dict[str, _Slot](), dict[str, _Slot]()
     for name, parameter in model.named_parameters():  # a tied one once
         path, _, own_name = name.rpartition(".")
@@ -85,7 +96,7 @@ def load_with_transformers(recorder: Recorder, model: nn.Module) -> None:
         copies.replace_all(module)
 
 
-class _Copies:
+class Copies:
     """Replaces the tensors of modules by copies, each once; tied tensors get the same copy."""
 
     def __init__(self, copy: Callable[[Tensor], Tensor]) -> None:
@@ -144,7 +155,7 @@ class _Slot(NamedTuple):
         return self.shape.numel() * (1 if self.is_packed else _16_BIT.itemsize)
 
 
-def _cast_to_fp32(slots: Mapping[str, _Slot], in_16_bits: dict[str, Tensor], copies: _Copies) -> None:
+def _cast_to_fp32(slots: Mapping[str, _Slot], in_16_bits: dict[str, Tensor], copies: Copies) -> None:
     for name, slot in slots.items():
         if name in in_16_bits:
             copies.replace(*slot)

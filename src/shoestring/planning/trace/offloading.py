@@ -1,7 +1,8 @@
-"""Offload on the simulated device: which weights stay in host memory."""
+"""Offloaded and streamed weights on the simulated device: which of them stay in host memory."""
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import torch
@@ -10,16 +11,24 @@ from torch import Tensor, nn
 from shoestring.base.settings import Settings
 from shoestring.planning.trace import loading, simulated_device
 from shoestring.planning.trace.recorder import Recorder
-from shoestring.techniques import checkpointing, offload
+from shoestring.techniques import checkpointing, nf4, offload
+from shoestring.techniques.streaming import placement
+from shoestring.techniques.streaming.host_weights import HostWeights
+from shoestring.techniques.streaming.slots import make_slots
+from shoestring.techniques.streaming.stream import Stream, stream_blocks
 
 
 def move(recorder: Recorder, model: nn.Module, recipe: Any, settings: Settings, *, from_host: bool = True) -> None:
-    """Move the model's weights to the simulated device, except those that `offload` keeps in host memory.
+    """Move the model's weights to the simulated device, except those that `offload` or `streamed_blocks` keep in host
+    memory.
 
     `from_host` is false if the device is a CPU.
 
-    Raises UsageError if the model has no blocks.
+    Raises UsageError if the model has no blocks, or not those that the settings need.
     """
+    if settings.streamed_blocks:
+        _stream(recorder, model, recipe, settings.streamed_blocks, from_host=from_host)
+        return
     if settings.offload != "parameters":
         loading.move_model(recorder, model, from_host=from_host)
         return
@@ -35,3 +44,30 @@ def move(recorder: Recorder, model: nn.Module, recipe: Any, settings: Settings, 
     offload.copy_weights_on_use(
         blocks, simulated_device.DEVICE, on_copy=lambda weight: recorder.label([weight], "weights")
     )
+
+
+def _stream(recorder: Recorder, model: nn.Module, recipe: Any, count: int, *, from_host: bool) -> None:
+    """Stream blocks as `placement.stream` does: first each of them, then the slots, then all other weights."""
+    blocks, tensors = placement.choose(model, recipe, count)
+    # 4-bit weights are packed on the device.
+    plain = {
+        id(streamed.value)
+        for streamed in chain(*tensors)
+        if not isinstance(streamed.places[0].module, nf4.Nf4Linear) or streamed.places[0].name == "bias"
+    }
+
+    def copy_to_its_device(tensor: Tensor) -> Tensor:
+        if id(tensor) in plain:
+            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=offload.HOST)
+        return simulated_device.allocate_like(tensor)
+
+    copies, weights = loading.Copies(copy_to_its_device), list[HostWeights]()
+    for block, own in zip(blocks, tensors, strict=True):
+        loading.move_modules(recorder, [*loading.children_first(block)], copies, from_host=from_host)
+        weights.append(HostWeights(own, lambda size: torch.empty(size, dtype=torch.uint8, device=offload.HOST)))
+    slots = make_slots(placement.slot_sizes(weights), torch.device(simulated_device.DEVICE))
+    recorder.label([slot.buffer for slot in slots], "weights")
+    streamed_modules = {module for block in blocks for module in block.modules()}
+    modules = [module for module in loading.children_first(model) if module not in streamed_modules]
+    loading.move_modules(recorder, modules, copies, from_host=from_host)
+    stream_blocks(blocks, Stream(weights, slots))

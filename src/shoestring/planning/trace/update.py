@@ -127,7 +127,9 @@ def run(
             place.hooks.after_update()
             for parameter, is_trained in initially_trained:  # a loss may freeze some for its stage
                 parameter.requires_grad_(is_trained)
-        recorder.host_bytes = host_memory.bytes_by_part(model, assembly.optimizer, averages)
+        recorder.host_bytes = host_memory.bytes_by_part(
+            model, assembly.optimizer, averages, weights_on_disk=settings.stream_from == "disk"
+        )
         recorder.mark("end", 1)
         return recorder.record()
 

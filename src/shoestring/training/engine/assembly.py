@@ -16,6 +16,7 @@ from shoestring.base.settings import Precision, Settings
 from shoestring.recipe.optimizers import BuiltOptimizer
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.techniques import adapt, checkpointing, compiled, fp32_modules, kernels, memory_format, offload
+from shoestring.techniques.streaming import placement
 from shoestring.training.data.logical_shards import LogicalShards
 from shoestring.training.data.seeding import derive, seed_all
 from shoestring.training.engine.averaging import AveragedWeights
@@ -42,7 +43,7 @@ class Place(Protocol):
         """Return the recipe's adapted model as `host_model` does."""
 
     def move(self, model: nn.Module, loaded: LoadedRecipe, settings: Settings) -> None:
-        """Move a model that is not divided to the device, as far as it is not offloaded."""
+        """Move a model that is not divided to the device, as far as it is neither offloaded nor streamed."""
 
     def compile(self, model: nn.Module, loaded: LoadedRecipe, settings: Settings) -> None:
         """Compile the model's blocks if the settings say so."""
@@ -85,7 +86,7 @@ class DevicePlace:
         )
 
     def move(self, model: nn.Module, loaded: LoadedRecipe, settings: Settings) -> None:
-        offload.move(model, loaded.parts, settings, self.device)
+        placement.move(model, loaded.parts, settings, self.device)
 
     def compile(self, model: nn.Module, loaded: LoadedRecipe, settings: Settings) -> None:
         compiled.apply(model, loaded.parts, settings, self.device)
@@ -138,6 +139,12 @@ def assemble(loaded: LoadedRecipe, settings: Settings, place: Place) -> Assembly
         raise UsageError(
             f"after_update() needs whole weights, and with sharding={settings.sharding} a GPU has a part of them",
             hint=HINT,
+        )
+    if is_fully_sharded(settings, place.ranks) and settings.streamed_blocks:
+        raise UsageError(
+            f"streamed_blocks={settings.streamed_blocks}: with sharding={settings.sharding} a GPU has a part of each "
+            "weight, and a streamed block copies whole ones",
+            hint="set sharding=ddp or zero1, where each GPU streams its blocks; or streamed_blocks=0",
         )
     with explaining_out_of_memory("building the model, model()"):
         model = place.model(loaded, settings)

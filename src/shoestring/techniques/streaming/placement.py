@@ -1,0 +1,132 @@
+"""Moving a model to the device with some of its blocks streamed, block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+
+import torch
+from torch import Tensor, nn
+
+from shoestring.base.errors import UsageError
+from shoestring.base.settings import Settings
+from shoestring.base.units import bytes_text, plural
+from shoestring.techniques import checkpointing, offload
+from shoestring.techniques.streaming import host_memory
+from shoestring.techniques.streaming.host_weights import HostWeights
+from shoestring.techniques.streaming.schedule import SLOTS, streamed_positions
+from shoestring.techniques.streaming.slots import make_slots
+from shoestring.techniques.streaming.stream import Stream, stream_blocks, stream_of
+from shoestring.techniques.streaming.tensors import Streamed, streamed_tensors
+
+Allocate = Callable[[int], Tensor]
+
+
+def move(model: nn.Module, recipe: object, settings: Settings, device: torch.device) -> None:
+    """Move the model to `device`, except the weights that `streamed_blocks` or `offload` copy there when needed.
+
+    Call it before checkpointing. Raises UsageError for a model whose blocks cannot be streamed, and as `offload.move`.
+    """
+    if not settings.streamed_blocks:
+        offload.move(model, recipe, settings, device)
+        return
+    blocks, tensors = choose(model, recipe, settings.streamed_blocks)
+    if settings.stream_from == "disk":
+        allocate = host_memory.allocate_on_disk
+    else:
+        allocate = _pinned if device.type == "cuda" else host_memory.allocate
+    stream(model, blocks, tensors, device, allocate)
+
+
+def notes(model: nn.Module, settings: Settings) -> list[str]:
+    """Return what is streamed, and whether copies have to wait for the CPU."""
+    streaming = stream_of(model)
+    if streaming is None:
+        return []
+    size = sum(own.buffer.nbytes for own in streaming.weights)
+    slots = sum(slot.buffer.nbytes for slot in streaming.slots)
+    source = "on the disk" if settings.stream_from == "disk" else "in host memory"
+    lines = [
+        f"streamed_blocks={settings.streamed_blocks}: {bytes_text(size)} of frozen weights are {source} and take turns "
+        f"in {bytes_text(slots)} on the device"
+    ]
+    is_pageable = any(slot.buffer.is_cuda for slot in streaming.slots) and not all(
+        own.buffer.is_pinned() for own in streaming.weights
+    )
+    if is_pageable and settings.stream_from == "host":
+        lines.append(
+            "CUDA has refused to pin the host memory of streamed blocks, so the CPU waits for each copy, and updates "
+            "are slower"
+        )
+    return lines
+
+
+def choose(model: nn.Module, recipe: object, count: int) -> tuple[list[nn.Module], list[list[Streamed]]]:
+    """Return the blocks to stream, in their order, and the tensors of each that are streamed.
+
+    Raises UsageError if the model does not have so many blocks with frozen weights.
+    """
+    setting, name = f"streamed_blocks={count}", type(model).__name__
+    blocks = list(dict.fromkeys(checkpointing.blocks(model, recipe)))
+    if not blocks:
+        raise UsageError(
+            f"{setting}: {name} has no blocks whose weights could be streamed",
+            hint="use streamed_blocks=0, or define blocks(model) in the recipe, which returns a list of modules",
+        )
+    tensors = streamed_tensors(model, blocks)
+    streamable = [(block, own) for block, own in zip(blocks, tensors, strict=True) if own]
+    if not streamable:
+        raise UsageError(
+            f"{setting}: the blocks of {name} have no frozen weights that only they use, and a weight that is trained "
+            "changes in each update, so it would have to be copied back",
+            hint="train adapters: --set lora_r=8; or use streamed_blocks=0, or offload=parameters",
+        )
+    if count > len(streamable):
+        raise UsageError(
+            f"{setting}: {name} has {plural(len(streamable), 'block')} with frozen weights",
+            hint=f"streamed_blocks={len(streamable)} streams all of them",
+        )
+    chosen = [streamable[position] for position in streamed_positions(len(streamable), count)]
+    return [block for block, _ in chosen], [own for _, own in chosen]
+
+
+def stream(
+    model: nn.Module,
+    blocks: Sequence[nn.Module],
+    tensors: Sequence[list[Streamed]],
+    device: torch.device,
+    allocate: Allocate,
+) -> Stream:
+    """Move the model to `device` and stream the `tensors` of the `blocks` from memory that `allocate` returns.
+
+    At no time are the weights of more than one streamed block on the device, and no weight is twice in host memory but
+    those of one block.
+    """
+    weights: list[HostWeights] = []
+
+    def move_module(module: nn.Module, staying: Iterable[Streamed]) -> None:
+        on_host = {id(streamed.value) for streamed in staying}
+        module._apply(lambda tensor: tensor if id(tensor) in on_host else tensor.to(device))
+
+    for number, (block, own) in enumerate(zip(blocks, tensors, strict=True)):
+        # 4-bit weights are packed on their way to the device. Others need not go there.
+        plain = [streamed for streamed in own if not hasattr(streamed.value, "quant_state")]
+        move_module(block, chain(plain, *tensors[:number]))
+        weights.append(HostWeights(own, allocate))
+    slots = make_slots(slot_sizes(weights), device)
+    move_module(model, chain(*tensors))
+    streaming = Stream(weights, slots)
+    stream_blocks(blocks, streaming)
+    return streaming
+
+
+def slot_sizes(weights: Sequence[HostWeights]) -> list[int]:
+    """Return the bytes of each slot: those of the largest block that uses it."""
+    count = min(SLOTS, len(weights))
+    return [max(own.layout.size for own in weights[slot::count]) for slot in range(count)]
+
+
+def _pinned(size: int) -> Tensor:
+    buffer = host_memory.allocate(size)
+    host_memory.pin(buffer)
+    return buffer

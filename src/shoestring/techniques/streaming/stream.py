@@ -1,0 +1,229 @@
+"""What happens before and after the forward and the backward of a streamed block.
+
+Before a block's forward its weights are copied to its slot, unless they are there, and its modules are given the
+tensors in the slot. What autograd saves of these for backward is remembered as a place in the slot. Another block has
+the slot by then, so the weights are copied again before the first operator of the block's backward runs. Blocks need
+not be recomputed for this, and may be.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import Node, saved_tensors_hooks
+
+from shoestring.techniques import checkpointing, trees
+from shoestring.techniques.streaming.host_weights import HostWeights
+from shoestring.techniques.streaming.schedule import Pass, SlotContents
+from shoestring.techniques.streaming.slots import Slot
+from shoestring.techniques.streaming.tensors import Streamed, parts, set_parts, with_parts
+
+
+class Stream:
+    """The streamed blocks of a model."""
+
+    def __init__(self, weights: Sequence[HostWeights], slots: Sequence[Slot]) -> None:
+        """Stream blocks with these `weights`, in the order in which they run, through the `slots`."""
+        self.weights, self.slots = list(weights), list(slots)
+        self.contents = SlotContents(len(self.weights), len(self.slots))
+        self.copies = 0
+        """The number of copies so far."""
+        self.trains = True
+        """Whether backward followed the latest forward of a block that computed gradients, and so may the next one."""
+        self._in_backward: int | None = None
+        """The block whose backward runs."""
+
+    def slot(self, number: int) -> Slot:
+        return self.slots[number % len(self.contents.blocks)]
+
+    def begin(self, number: int, pass_: Pass) -> None:
+        """Let the device compute with the weights of a block from now on, and copy those of the next ones."""
+        self._in_backward = number if pass_ == "backward" else None
+        if self.weights[number].refresh():
+            self.contents.remove(number)
+        self._copy(self.contents.begin(number, pass_))
+        self.slot(number).wait()
+
+    def end(self, number: int, pass_: Pass) -> None:
+        """Copy weights into the slot of a block whose use is over."""
+        self._copy(self.contents.end(number, pass_))
+
+    def end_backward(self, number: int) -> None:
+        """End the backward of a block, unless another one runs already."""
+        if self._in_backward == number:
+            self._in_backward = None
+            self.end(number, "backward")
+
+    def _copy(self, numbers: list[int]) -> None:
+        for index, number in enumerate(numbers):
+            try:
+                self.weights[number].refresh()
+                self.slot(number).fill(self.weights[number].buffer)
+            except BaseException:
+                for missing in numbers[index:]:
+                    self.contents.remove(missing)
+                raise
+            self.copies += 1
+
+
+class StreamedBlock:
+    """A block that runs with the weights in its slot."""
+
+    def __init__(self, block: nn.Module, stream: Stream, number: int) -> None:
+        self.block, self.stream, self.number = block, stream, number
+        self._weights, self._buffer = stream.weights[number], stream.slot(number).buffer
+        self._storage = self._buffer.untyped_storage()._cdata
+        views = self._weights.layout.views(self._buffer)
+        self._in_slot = [
+            (streamed, with_parts(streamed.value, own)) for streamed, own in self._weights.by_tensor(views)
+        ]
+        self._recurrent = [module for module in block.modules() if isinstance(module, nn.RNNBase)]
+
+    def run(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return what `forward` returns, which is the block's own."""
+        stream, number = self.stream, self.number
+        if is_in_backward():
+            stream.begin(number, "backward")
+            with self._installed(), self._saved_as_places():
+                return forward(*args, **kwargs)
+        stream.begin(number, "forward" if torch.is_grad_enabled() and stream.trains else "inference")
+        with self._installed(), self._saved_as_places():
+            outputs = forward(*args, **kwargs)
+        is_trained = self._follow_backward((args, kwargs), outputs)
+        if torch.is_grad_enabled():
+            stream.trains = is_trained
+        stream.end(number, "forward" if is_trained else "inference")
+        return outputs
+
+    def _follow_backward(self, inputs: Any, outputs: Any) -> bool:
+        """Have the weights in the slot whenever the block's backward runs; return whether there may be one.
+
+        Autograd runs the operators of a thread in the reverse order of their forward, so the block's backward begins
+        with the operator of an output and is over before that of an input.
+        """
+        before, after = _nodes(inputs), _nodes(outputs)
+        stream, number = self.stream, self.number
+        for node in after - before:  # an input that is returned belongs to another block
+            node.register_prehook(lambda _: stream.begin(number, "backward"))
+        if after - before:
+            for node in before:
+                node.register_prehook(lambda _: stream.end_backward(number))
+        return bool(after - before)
+
+    @contextmanager
+    def _installed(self) -> Iterator[None]:
+        """Let the block's modules hold the tensors in the slot."""
+        installed = [(streamed, streamed.value, value, value._version) for streamed, value in self._in_slot]
+        for streamed, _, value, _ in installed:
+            streamed.set(value)
+        self._flatten()
+        try:
+            yield
+        finally:
+            for streamed, on_host, value, version in installed:
+                self._take_back(streamed, on_host, value, version)
+            self._flatten()
+
+    def _flatten(self) -> None:
+        for module in self._recurrent:
+            module._init_flat_weights()  # torch's list of the weights, which has those of before
+
+    def _take_back(self, streamed: Streamed, on_host: Any, value: Any, version: int) -> None:
+        """Let the modules hold a tensor in host memory again, with the changes that the forward has made."""
+        current = streamed.value
+        if current is value and self._is_in_slot(value):
+            if value._version != version:
+                with torch.no_grad():
+                    for part, changed in zip(parts(on_host), parts(value), strict=True):
+                        part.copy_(changed)
+            streamed.set(on_host)
+            return
+        # The forward has replaced the tensor, for example by one of another type: that one is no longer streamed.
+        self._in_slot = [pair for pair in self._in_slot if pair[0] is not streamed]
+        if current is value:
+            streamed.set(set_parts(on_host, parts(value)))
+        self._weights.drop(streamed)
+
+    def _is_in_slot(self, value: Any) -> bool:
+        return all(part.untyped_storage()._cdata == self._storage for part in parts(value))
+
+    def _saved_as_places(self) -> saved_tensors_hooks:
+        """Return the context in which autograd saves a tensor in the slot as its place, and others as outside of it."""
+        outer = torch._C._autograd._top_saved_tensors_default_hooks(False)
+        pack_other, unpack_other = outer or (_same, _same)
+        storage, buffer, stream, number = self._storage, self._buffer, self.stream, self.number
+
+        def pack(tensor: Tensor) -> Any:
+            if tensor.untyped_storage()._cdata != storage:
+                return pack_other(tensor)
+            return _Place((tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset()))
+
+        def unpack(packed: Any) -> Any:
+            if not isinstance(packed, _Place):
+                return unpack_other(packed)
+            if not stream.contents.has(number):
+                stream.begin(number, "backward")
+            stream.slot(number).wait()
+            dtype, *view = packed
+            return buffer.data.view(dtype).as_strided(*view)
+
+        return saved_tensors_hooks(pack, unpack)
+
+
+class _Place(tuple[Any, ...]):
+    """The type, size, stride and offset of a tensor in a slot."""
+
+    __slots__ = ()
+
+
+def stream_blocks(blocks: Sequence[nn.Module], stream: Stream) -> None:
+    """Let the `blocks`, whose weights `stream` has in this order, run with the weights in its slots.
+
+    Apply it before checkpointing, so that a recomputed block is given its weights again.
+    """
+    for number, block in enumerate(blocks):
+        changed: Any = block
+        changed.forward = _forward(StreamedBlock(block, stream, number))
+
+
+def stream_of(model: nn.Module) -> Stream | None:
+    """Return the stream of a model's streamed blocks, also if other techniques were applied to them; None without."""
+    streams = (getattr(module.forward, "stream", None) for module in model.modules())
+    return next((stream for stream in streams if isinstance(stream, Stream)), None)
+
+
+def _forward(streamed: StreamedBlock) -> Callable[..., Any]:
+    block = streamed.block
+    # transformers' layers wrap their forward in checkpointing code, which would recompute without these weights.
+    switchable = checkpointing.is_switchable(block)
+    unwrapped = getattr(type(block).forward, "__wrapped__", None) if switchable else None
+    forward = functools.partial(unwrapped, block) if unwrapped else block.forward
+
+    @functools.wraps(block.forward)
+    def streamed_forward(*args: Any, **kwargs: Any) -> Any:
+        if switchable and checkpointing.is_recomputed(block) and block.training and torch.is_grad_enabled():
+            kwargs = checkpointing.without_cache(kwargs)
+        return streamed.run(forward, args, kwargs)
+
+    streamed_forward.stream = streamed.stream  # type: ignore[attr-defined]
+    return streamed_forward
+
+
+def is_in_backward() -> bool:
+    """Return whether autograd runs a backward in this thread, such as for a forward that is recomputed."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def _nodes(tree: Any) -> set[Node]:
+    """Return the operators that have computed the tensors in nested inputs or outputs."""
+    tensors = (leaf for leaf in trees.leaves(tree) if isinstance(leaf, Tensor))
+    return {tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None}
+
+
+def _same(value: Any) -> Any:
+    return value

@@ -1,0 +1,110 @@
+"""Streamed blocks on a GPU train to the bits of resident ones, in the memory of the resident part and two slots."""
+
+import gc
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from shoestring.base.settings import Settings
+from shoestring.techniques import checkpointing as checkpointing_
+from shoestring.techniques.streaming import placement
+from shoestring.techniques.streaming.stream import stream_of
+from tests.lab.engine.networks import CLASSES, Classifier
+from tests.lab.engine.test_adapters import values_of_bitsandbytes  # noqa: F401  (a fixture)
+from tests.lab.engine.trained import CUDA, assert_same_bits, train
+from tests.training.engine.test_techniques import Block as LinearBlock
+
+WIDTH, BLOCKS, STREAMED = 256, 6, 4
+
+
+class Block(nn.Module):
+    """Two frozen layers with an adapter."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.norm, self.inner, self.outer = nn.LayerNorm(width), nn.Linear(width, width), nn.Linear(width, width)
+        self.requires_grad_(False)
+        self.adapter, self.dropout = nn.Linear(width, width // 16, bias=False), nn.Dropout(0.1)
+        self.back = nn.Linear(width // 16, width, bias=False)
+
+    def forward(self, values):
+        hidden = functional.gelu(self.inner(self.norm(values))) + self.back(self.adapter(self.dropout(values)))
+        return values + self.outer(hidden)
+
+
+class Deep(Classifier):
+    epochs, width = 1, 48
+
+    def model(self):
+        blocks = (Block(self.width) for _ in range(BLOCKS))
+        return nn.Sequential(nn.Linear(6, self.width), nn.Sequential(*blocks), nn.Linear(self.width, CLASSES))
+
+
+class Linears(Deep):
+    """With layers whose weights are packed in 4 bits, and adapters of peft."""
+
+    def model(self):
+        blocks = (LinearBlock() for _ in range(BLOCKS))
+        return nn.Sequential(nn.Linear(6, 8), nn.Sequential(*blocks), nn.Linear(8, CLASSES))
+
+
+CASES = [
+    (Deep, {"precision": "fp16"}),
+    (Linears, {"lora_r": 2, "quantization": "nf4", "double_quantization": True}),
+    (Deep, {"checkpointing": "full"}),
+    (Deep, {"checkpointing": "2", "precision": "fp16"}),
+    (Linears, {"lora_r": 2, "quantization": "nf4", "checkpointing": "full"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "values"), [CASES[0], *(pytest.param(*case, marks=pytest.mark.slow) for case in CASES[1:])], ids=str
+)
+def test_same_bits_as_resident_blocks_also_after_a_stop(tmp_path, recipe, values):
+    plain = train(tmp_path / "plain", recipe(network="dense"), values)
+    streamed = {**values, "streamed_blocks": STREAMED}
+    train(tmp_path / "run", recipe(network="dense"), streamed, stop="limit", at=4, status="paused")
+    assert_same_bits(train(tmp_path / "run", recipe(network="dense"), streamed), plain)
+
+
+def updates(streamed_blocks, checkpointing):
+    """Make four updates; return the weights, the peak of the last, and allocated memory and segments after each."""
+    torch.manual_seed(0)
+    model = Deep(network="dense")
+    model.width = WIDTH
+    network = model.model()
+    placement.move(network, object(), Settings(streamed_blocks=streamed_blocks), CUDA)
+    stream = stream_of(network) if streamed_blocks else None
+    checkpointing_.apply(network, object(), checkpointing)
+    trained = [weight for weight in network.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=0.01)
+    memory = []
+    for _ in range(4):
+        torch.cuda.reset_peak_memory_stats()
+        network(torch.randn(8, 6, device=CUDA)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        statistics = torch.cuda.memory_stats()
+        memory.append((torch.cuda.memory_allocated(), statistics["segment.all.allocated"]))
+    peak = torch.cuda.max_memory_allocated()
+    return [weight.detach().cpu() for weight in trained], peak, memory, stream
+
+
+@pytest.mark.parametrize("checkpointing", ["no", "full"])
+def test_memory_is_that_of_the_resident_part_and_the_slots(checkpointing):
+    plain, plain_peak, _, _ = updates(0, checkpointing)
+    gc.collect()  # the blocks that are recomputed refer to themselves
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    weights, peak, memory, stream = updates(STREAMED, checkpointing)
+    assert all(map(torch.equal, weights, plain))
+    on_host = sum(own.layout.size for own in stream.weights)
+    assert on_host == STREAMED * 4 * (2 * WIDTH**2 + 4 * WIDTH)
+    assert peak == pytest.approx(plain_peak - on_host + sum(slot.buffer.nbytes for slot in stream.slots), rel=0.02)
+    assert len(set(memory[1:])) == 1, "allocated memory or segments grow"
+    assert memory[1][1] == memory[0][1], "segments were allocated after the first update"
+    assert all(own.buffer.is_pinned() for own in stream.weights)
+    # Four forwards and backwards, each of which copies all blocks but the two that are in the slots, and the first two.
+    assert stream.copies == 4 * 2 * (STREAMED - 2) + 2
