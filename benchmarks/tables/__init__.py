@@ -18,6 +18,8 @@ from benchmarks.tables import (
     finetune,
     gpu,
     lab,
+    measurements,
+    pictures,
     quoted,
     randomness,
     recipes,
@@ -81,6 +83,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "gpu_bits": gpu.bits,
     "gpu_finetune": gpu.finetune,
     "status": gpu.status,
+    "user_measurements": measurements.users,
     "rehearsed_scripts": rehearse.scripts,
     "rehearsed_allocations": rehearse.allocations,
     "rehearsed_causes": rehearse.causes,
@@ -101,19 +104,27 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def rewrite() -> list[str]:
-    """Write all tables and numbers anew, and return the names of the pages that have changed."""
-    changed = differing_pages()
-    for name in changed:
-        page = ROOT / name
-        page.write_text(_rewritten(page.read_text(encoding="utf-8")), encoding="utf-8")
-    return changed
+    """Write all tables, numbers and pictures anew, and return the names of the files that have changed."""
+    changed = _differing()
+    for name, text in changed.items():
+        (ROOT / name).write_text(text, encoding="utf-8")
+    return [*changed]
 
 
 def differing_pages() -> list[str]:
-    """Return the names of the pages whose tables or numbers are not those of the results."""
+    """Return the names of the pages and pictures that are not those of the results."""
+    return [*_differing()]
+
+
+def _differing() -> dict[str, str]:
+    """Return the right text of each file that has another one, by its name."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     texts = {page.relative_to(ROOT).as_posix(): page.read_text(encoding="utf-8") for page in pages}
-    return [name for name, text in texts.items() if _rewritten(text) != text]
+    right = {name: _rewritten(text) for name, text in texts.items()}
+    for name, draw in pictures.PICTURES.items():
+        file = ROOT / name
+        texts[name], right[name] = file.read_text(encoding="utf-8") if file.exists() else "", draw()
+    return {name: text for name, text in right.items() if text != texts[name]}
 
 
 def _rewritten(text: str) -> str:

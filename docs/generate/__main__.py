@@ -7,7 +7,17 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from docs.generate import commands, events, json_answers, packages, recipes, run_directory, settings, targets
+from docs.generate import (
+    commands,
+    events,
+    json_answers,
+    measurement_schema,
+    packages,
+    recipes,
+    run_directory,
+    settings,
+    targets,
+)
 
 DOCS = Path(__file__).parents[1]
 PAGES: Mapping[str, Callable[[], str]] = {
@@ -19,6 +29,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/events.md": events.page,
     "reference/run_directory.md": run_directory.page,
     "images/packages.svg": packages.picture,
+    "reference/measurement.schema.json": measurement_schema.schema,
 }
 """The function that returns the text of each file, by its path in `docs/`."""
 

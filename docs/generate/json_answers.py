@@ -24,6 +24,7 @@ from shoestring.remote.notebook.writing import WrittenNotebook
 from shoestring.runs.check import loading, preflight, trial_findings
 from shoestring.runs.evaluate import Evaluation
 from shoestring.runs.export.export import Export
+from shoestring.runs.measurement.measurement import Measurement
 from shoestring.runs.predict.predict import Predictions
 from shoestring.runs.rehearse.prepared import PreparedRehearsal
 from shoestring.runs.rehearse.rehearsal import Rehearsal
@@ -64,6 +65,7 @@ ANSWERS = (
     Answer(command="evaluate", makers=(Evaluation,)),
     Answer(command="export", makers=(Export,)),
     Answer(command="predict --out", makers=(Predictions,)),
+    Answer(command="measured", makers=(Measurement,)),
     Answer(command="replay", makers=(Replay,)),
     Answer(command="notebook", makers=(WrittenNotebook,)),
     Answer(command="new recipe", makers=(NewRecipe,)),

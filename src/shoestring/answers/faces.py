@@ -12,6 +12,7 @@ from shoestring.answers import (
     exported,
     inference,
     loaded,
+    measurement,
     outcome,
     plan,
     predictions,
@@ -32,6 +33,7 @@ from shoestring.runs.check.preflight import CheckResult
 from shoestring.runs.evaluate import Evaluation
 from shoestring.runs.export.export import Export
 from shoestring.runs.folds.outcome import CrossValidation
+from shoestring.runs.measurement.measurement import Measurement
 from shoestring.runs.predict.loaded import LoadedModel
 from shoestring.runs.predict.predict import Predictions
 from shoestring.runs.rehearse.prepared import PreparedRehearsal
@@ -48,6 +50,7 @@ _DOCUMENTS: Mapping[type, Callable[[Any], Document]] = {
     Outcome: outcome.without_command,
     Evaluation: evaluated.document,
     Export: exported.document,
+    Measurement: measurement.document,
     Predictions: predictions.document,
     LoadedModel: loaded.document,
     View: watched.document,

@@ -11,7 +11,7 @@ from shoestring.api.new import new_recipe
 from shoestring.api.notebooks import notebook
 from shoestring.api.planning import compare, estimate, plan, plan_inference
 from shoestring.api.rehearsing import prepare_rehearsal, rehearse
-from shoestring.api.runs import replay, report, watch
+from shoestring.api.runs import measured, replay, report, watch
 from shoestring.api.training import (
     config_file,
     cross_validate,
@@ -24,7 +24,7 @@ from shoestring.api.weights import converse, evaluate, export, load, predict
 
 __all__ = [
     "check", "compare", "config_file", "converse", "cross_validate", "estimate", "evaluate", "export",
-    "is_first_process", "load", "measure", "new_recipe", "notebook", "plan", "plan_inference", "predict",
+    "is_first_process", "load", "measure", "measured", "new_recipe", "notebook", "plan", "plan_inference", "predict",
     "prepare_rehearsal", "priced_targets", "process_started", "recipes", "rehearse", "replay", "report",
     "target_names", "targets", "train", "train_supervised", "watch", "write_lengths",
 ]  # fmt: skip

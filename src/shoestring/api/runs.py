@@ -1,4 +1,4 @@
-"""Looking at a run: its present state, its report, one of its updates."""
+"""Looking at a run: its present state, its report, one of its updates, what it needed beside what was predicted."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoestring.api.arguments import checked_path
+from shoestring.base.errors import UsageError
 from shoestring.base.packages.broken import usable_libraries
 
 if TYPE_CHECKING:
     from shoestring.answers.watch.view import View
+    from shoestring.runs.measurement.measurement import Measurement
     from shoestring.runs.replay.replayed import Replay
 
 
@@ -49,6 +51,36 @@ def watch(run: str | Path, *, page: str | Path | None = None, every_seconds: flo
     from shoestring.answers.watch.following import follow
 
     return follow(checked_path(run), page=checked_path(page) if page else None, every_seconds=every_seconds)
+
+
+def measured(
+    run: str | Path | None = None, *, out: str | Path | None = None, check: str | Path | None = None
+) -> Measurement:
+    """Return what a run was predicted to need beside what it needed, as JSON that names no path, data or host.
+
+    `out` is a new file to write it to. With `check`, a file of somebody is read instead, and compared with the run in
+    the directory `run` if that is given.
+
+    Raises UsageError for a run without a prediction or with too few updates, and for a file that is damaged, was
+    changed, or has values that no device can have.
+    """
+    from shoestring.runs.measurement import file
+    from shoestring.runs.measurement.measurement import Measurement
+    from shoestring.runs.measurement.of_run import measurement_of
+
+    if check is not None:
+        checked = checked_path(check)
+        if out is not None:
+            raise UsageError("out and check cannot be used together", hint="a file that is checked exists already")
+        content = file.require_of_run(checked, checked_path(run)) if run is not None else file.read(checked)
+        return Measurement(content=content, checked=str(checked))
+    if run is None:
+        raise UsageError("neither a run nor a file was given", hint="name a run's directory, or check=FILE")
+    content = measurement_of(checked_path(run))
+    if out is None:
+        return Measurement(content=content)
+    file.write(checked_path(out), content)
+    return Measurement(content=content, out=str(out))
 
 
 def report(run: str | Path, *runs: str | Path, out: str | Path | None = None) -> Path:

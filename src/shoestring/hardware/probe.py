@@ -18,6 +18,9 @@ from shoestring.hardware.cpu_rates import cpu_rates
 from shoestring.hardware.gpus import CONTEXT, CONTEXT_SOURCE
 
 _ROOT = Path("/")
+SIMULATOR_PREFIX = "SHOESTRING_SIMULATOR_"
+"""The beginning of the environment variables of processes on simulated GPUs, which `native/configuration.h` and
+`inside` in `planning/simulator` read."""
 _NVML = "the driver of this machine (NVML)"
 
 
@@ -93,6 +96,7 @@ def machine() -> dict[str, Any]:
         "ram_bytes": ram_bytes(),
         "driver": driver,
         "gpus": [{"name": gpu.title, "memory_bytes": gpu.memory_bytes} for gpu in gpus()],
+        "simulated": any(name.startswith(SIMULATOR_PREFIX) for name in os.environ),
     }
 
 

@@ -99,6 +99,7 @@ for command, *lines in (
         "notebook mine.py --on colab-t4 --out notebooks/mine --set epochs=5",
     ),
     (runs.watch, "watch runs/temporal", "watch runs/legal --page live.html"),
+    (runs.measured, "measured runs/temporal", "measured --check measurements/FILE.json"),
     (runs.report, "report runs/temporal", "report runs/first runs/second --out comparison.html"),
 ):
     has_arguments = command is rehearsing.rehearse

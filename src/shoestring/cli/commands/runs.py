@@ -1,4 +1,4 @@
-"""Looking at a run: its present state, its report, one of its updates."""
+"""Looking at a run: its present state, its report, one of its updates, what it needed beside what was predicted."""
 
 from itertools import chain
 from pathlib import Path
@@ -71,6 +71,29 @@ def watch(
         print_answer(view.json(), as_json, lambda: Screen(view))
     else:
         show(chain([view], views), as_json=as_json)
+
+
+def measured(
+    run: Annotated[
+        Path | None, typer.Argument(metavar="[DIR]", help="A run's directory.", autocompletion=completion.run_directory)
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the measurement to a new JSON file; without it, show it.")
+    ] = None,
+    check: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Check such a file of somebody; with DIR, also against the run."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what a run was predicted to need beside what it needed, and write it as a file to publish.
+
+    The file names no path, no data and no host.
+    """
+    from shoestring.answers.measurement import document
+
+    measurement = api.measured(run, out=out, check=check)
+    print_answer(measurement.json(), as_json, lambda: document(measurement, str(run or "")))
 
 
 def report(

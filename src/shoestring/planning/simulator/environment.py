@@ -7,14 +7,12 @@ from typing import Literal
 from shoestring.base.errors import UsageError
 from shoestring.hardware.catalog import Target
 from shoestring.hardware.multiprocessors import multiprocessors
+from shoestring.hardware.probe import SIMULATOR_PREFIX
 from shoestring.planning.simulator.build import SimulatorLibraries
 from shoestring.planning.simulator.devices import driver_name
 
 Values = Literal["auto", "all", "none"]
 """Which values are computed: those of small tensors, all, or none."""
-
-PREFIX = "SHOESTRING_SIMULATOR_"
-"""The beginning of the variables that `native/configuration.h` and `inside` read."""
 
 
 def simulated(
@@ -54,8 +52,8 @@ def simulated(
     preload = [*map(str, libraries.preloaded), *filter(None, [variables.get("LD_PRELOAD", "")])]
     path = [str(libraries.folder), *filter(None, [variables.get("LD_LIBRARY_PATH", "")])]
     return {
-        **{name: value for name, value in variables.items() if not name.startswith(PREFIX)},
-        **{f"{PREFIX}{name}": value for name, value in facts.items()},
+        **{name: value for name, value in variables.items() if not name.startswith(SIMULATOR_PREFIX)},
+        **{f"{SIMULATOR_PREFIX}{name}": value for name, value in facts.items()},
         "LD_PRELOAD": ":".join(preload),
         # What is opened by name, such as NVML by nvidia-ml-py.
         "LD_LIBRARY_PATH": ":".join(path),
