@@ -51,7 +51,7 @@ def hugging_face(folder: Path, *, noise: bool, workers: int, stop: bool) -> str:
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
             return {"loss": nn.functional.mse_loss(self.net(x), y)}
 
-    class Stop(transformers.TrainerCallback):  # type: ignore[misc]
+    class Stop(transformers.TrainerCallback):  # type: ignore[misc,name-defined]
         def on_save(self, *arguments: Any, **_: Any) -> None:
             arguments[2].should_training_stop = True  # the trainer's control
 

@@ -222,7 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for row in _read(options.full)
         if row["family"] == "transformer" and row["optimizer"] in ("Adam", "AdamW") and row["oom"] == "0"
     ]
-    result = {
+    result: dict[str, Any] = {
         "date": date.today().isoformat(),
         "versions": {name: version(name) for name in PACKAGES},
         "lora": _scored(lora, "process_bytes", LORA, options.configs),
