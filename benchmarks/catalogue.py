@@ -72,6 +72,13 @@ BENCHMARKS = (
         "the published measurements (DATA) and the program fitcheck 0.3.1",
     ),
     _benchmark(
+        "memory_calculators",
+        "How exact are calculators of training memory on the same steps?",
+        "benchmarks/memory/calculators.py DATA/t4/lora_steps.csv DATA/xmem/records.csv "
+        "--configs DATA/configs --json OUT",
+        "the published measurements (DATA) and the packages that the script names",
+    ),
+    _benchmark(
         "memory_loading",
         "How much memory does a 4-bit model take while it is loaded?",
         "benchmarks/memory/loading.py DATA/architectures/llama-3.1-8b.json DATA/architectures/mistral-7b.json "
@@ -128,6 +135,12 @@ BENCHMARKS = (
         "parallel",
         "What do two processes cost, beside DistributedDataParallel, Accelerate and Lightning?",
         "-m benchmarks.engine.parallel --json OUT",
+    ),
+    _benchmark(
+        "interrupted",
+        "Which libraries end with the same bits after a stop in the middle of an epoch?",
+        "-m benchmarks.engine.interrupted --json OUT",
+        "efficio, torchdata and pytorch-lightning",
     ),
     _benchmark(
         "overlap",

@@ -100,6 +100,8 @@ def table(rows: Sequence[Row], predictions: dict[str, dict[str, Prediction]]) ->
                     if group in (row["quantization"], "all") and row["id"] in by_id
                     if (measured := number(row, column))
                 ]
+                if not errors:  # --only may choose rows of one group
+                    continue
                 sizes = [abs(error) for error in errors]
                 shares = (median(sizes), score.percentile(sizes, 0.9), max(errors, key=abs))
                 under = sum(error < 0 for error in errors) / len(errors)

@@ -221,6 +221,76 @@ def memory_fitcheck() -> str:
     return table(head, lines)
 
 
+_CALCULATORS = {
+    "shoestring": "Shoestring",
+    "xmem": "xMem",
+    "fitcheck": "FitCheck",
+    "vramcalc": "vramcalc",
+    "ml-memguard": "memory-guard",
+    "unsloth": "Unsloth Studio",
+    "peft-doctor": "PEFT Doctor",
+    "soup-cli": "Soup",
+    "accelerate": "Accelerate",
+}
+
+
+def _calculators(rows: Iterable[Row], versions: Mapping[str, str]) -> str:
+    """Write the signed errors of each program, from rows with a measured value and a prediction of each program."""
+    errors: dict[str, list[float]] = {}
+    for row in rows:
+        for name, predicted in row["predictions"].items():
+            errors.setdefault(name, []).append(predicted / row["measured"] - 1)
+    return table(
+        ("program", "rows", "median error", "90th percentile", "worst", "too low"),
+        (
+            [
+                f"{_CALCULATORS[name]} {versions.get(name, '')}".strip(),
+                str(len(errors[name])),
+                percent(median(sizes)),
+                percent(percentile(sizes, 0.9)),
+                f"{max(errors[name], key=abs):+.1%}",
+                percent(sum(error < 0 for error in errors[name]) / len(errors[name]), 0),
+            ]
+            for name in _CALCULATORS
+            if name in errors and (sizes := [abs(error) for error in errors[name]])
+        ),
+    )
+
+
+def memory_calculators() -> str:
+    """Write the errors of calculators for LoRA steps on T4s, beside those of both predictors of `memory_fitcheck`."""
+    result = read_result("memory_calculators")
+    by_id = {row["id"]: row for row in read_result("memory_fitcheck")["rows"]}
+    rows = [
+        {
+            "measured": row["measured"],
+            "predictions": {name: by_id[row["id"]][name]["process"] for name in ("shoestring", "fitcheck")}
+            | row["calculators"],
+        }
+        for row in result["lora"]
+    ]
+    return _calculators(rows, {**result["versions"], "fitcheck": "0.3.1"})
+
+
+def memory_full() -> str:
+    """Write the errors of Accelerate for full training with Adam, beside those of Shoestring and xMem."""
+    result = read_result("memory_calculators")
+    by_id = {row["id"]: row for row in _scored("memory_xmem")}
+    rows = [
+        {
+            "measured": row["measured"],
+            "predictions": {
+                "shoestring": by_id[row["id"]]["estimate"],
+                "xmem": by_id[row["id"]]["rivals"]["xmem"],
+                **row["calculators"],
+            },
+        }
+        for row in result["full"]
+        if row["id"] in by_id
+    ]
+    return _calculators(rows, result["versions"])
+
+
 def time_groups() -> str:
     titles = {group: f"LoRA, {title}" for group, title in _ADAPTERS.items()} | {
         "T4 bert-base-uncased fp16": "BERT-base, fp16 autocast, T4",

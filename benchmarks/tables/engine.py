@@ -37,6 +37,19 @@ def engine() -> str:
     )
 
 
+def interrupted() -> str:
+    """Write whether stopped and continued runs of several libraries end with the bits of runs without a stop."""
+    rows = read_result("interrupted")["rows"]
+    cases = list(rows[0]["equal"])
+    return table(
+        ("library", "version", *cases),
+        (
+            [row["name"], row["version"], *("same bits" if row["equal"][case] else "other bits" for case in cases)]
+            for row in rows
+        ),
+    )
+
+
 def engine_goals() -> str:
     goals = read_result("engine")["goals"]
     return table(("goal", "reached"), ([text, "yes" if is_reached else "no"] for text, is_reached in goals.items()))
