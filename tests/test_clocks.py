@@ -31,6 +31,7 @@ USES = {
     "shoestring/runs/check/host.py": "the answer of `check`: whether the clock of the machine is right",
     "shoestring/runs/check/rates/measure.py": SHOWN,
     "shoestring/runs/check/run_lock.py": "the lock of an earlier version, without the process's identity",
+    "shoestring/runs/measurement/problems.py": "a file of somebody that is dated in the future is not credible",
     "shoestring/runs/predict/digests.py": EQUAL,
     "shoestring/training/data/staging.py": EQUAL,
     "shoestring/training/monitor/events.py": SHOWN,

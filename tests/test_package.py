@@ -18,7 +18,7 @@ MODULES = {
 
 
 def test_public_names():
-    verbs = "check compare cross_validate estimate evaluate export load notebook plan plan_inference predict"
+    verbs = "check compare cross_validate estimate evaluate export load measured notebook plan plan_inference predict"
     verbs += " prepare_rehearsal rehearse replay report train watch"
     assert shoestring.__all__ == ["__version__", *verbs.split()]
     assert dir(shoestring) == sorted(shoestring.__all__)

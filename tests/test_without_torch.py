@@ -55,6 +55,7 @@ NOT_NEEDING_TORCH = [
     "recipes legal",
     f"watch {FINISHED} --once",
     f"report {FINISHED} --out report.html",
+    f"measured {FINISHED}",
     "notebook temporal --out notebook",
     "kaggle start temporal --run run --dry-run",
 ]

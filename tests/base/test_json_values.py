@@ -130,6 +130,7 @@ FIXED = {
         answers/rehearsal/files planning/simulator/build training/run_directory/trust training/checkpoint/tensors
         training/checkpoint/manifest training/checkpoint/files remote/backup/kaggle_store remote/notebook/writing
         remote/kaggle/package remote/kaggle/upload remote/kaggle/job hardware/cpu_rates hardware/measured_file
+        runs/measurement/file
         runs/check/lengths integrations/private_parts""",
     "the state of a run, which training/checkpoint/codec.py has packed": """
         training/checkpoint/writing training/checkpoint/light""",
