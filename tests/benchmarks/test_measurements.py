@@ -28,7 +28,7 @@ def test_measurement_reaches_the_page_and_the_picture(tmp_path, monkeypatch):
     assert [cell.strip() for cell in row.split("|")][1:-1][3:] == ["920", "-2.2%", "240.0", "-16.7%"]
     drawn = pictures.memory()
     assert "T4 · users, fp16" in drawn and "ann-t4: -2.2%" in drawn and drawn != before
-    (tmp_path / "ann-t4.json").write_text(text_of(content | {"date": "2026-11-30"}))
+    (tmp_path / "ann-t4.json").write_text(text_of(content | {"date": "2026-11-01"}))
     with pytest.raises(UsageError, match="not credible"):
         measurements.users()
 
