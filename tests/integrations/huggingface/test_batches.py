@@ -207,8 +207,8 @@ def is_traceable_detector() -> bool:
 
 def test_values_that_only_a_gpu_has_do_not_stop_a_trace(tmp_path: Path) -> None:
     """DETR matches objects on the host, and wav2vec2's CTC loss depends on the lengths of its labels."""
-    detector = [("detr", "DetrForObjectDetection")] if is_traceable_detector() else []
-    detector += [("rt_detr_v2", "RTDetrV2ForObjectDetection")]
+    kinds = [("detr", "DetrForObjectDetection"), ("rt_detr_v2", "RTDetrV2ForObjectDetection")]
+    detector = kinds if is_traceable_detector() else []
     values = {"rt_detr_v2": DETECTOR_2, **{kind: KINDS[kind, head][0] for kind, head in KINDS}}
     values["wav2vec2"] = SPEECH
     for kind, head in (*detector, ("wav2vec2", "Wav2Vec2ForCTC")):
