@@ -187,7 +187,8 @@ HEADINGS = {
     ),
     "a measurement is refused": (
         r" is not credible as a measurement$| is not (the measurement of the run|a measurement)"
-        r"|so nothing was predicted$|: no session of the run has begun to train$| updates after the first one of a session$"
+        r"|so nothing was predicted$|: no session of the run has begun to train$"
+        r"| updates after the first one of a session$"
     ),
     "the weights are of another model": (
         r"cannot be loaded: (its weights are|it belongs to another)|the adapters in .* belong to another model"
