@@ -130,9 +130,9 @@ def _recurrent(device: torch.device) -> list[Tensor]:
     weights = [_values(device, *shape) for shape in ((64, 8), (64, 16), (64,), (64,))]
     if device.type == "cuda" and torch.backends.cudnn.is_acceptable(weights[0]):
         # Into one piece of memory, as `nn.LSTM.flatten_parameters` does: torch warns of anything else.
-        from torch.backends.cudnn import rnn
+        from torch.backends.cudnn.rnn import get_cudnn_mode  # an attribute hides the module
 
-        torch._cudnn_rnn_flatten_weight(weights, 4, 8, rnn.get_cudnn_mode("LSTM"), 16, 0, 1, True, False)
+        torch._cudnn_rnn_flatten_weight(weights, 4, 8, get_cudnn_mode("LSTM"), 16, 0, 1, True, False)
     state = [_values(device, 1, 4, 16)] * 2
     return list(torch.lstm(_values(device, 4, 11, 8), state, weights, True, 1, 0.0, False, False, True))
 
