@@ -92,7 +92,8 @@ def restoring(
     location = parse_url(url, option)
     verb = "restore_or_begin" if backup is not None and parse_url(backup) == location else "restore"
     command = [*_COMMAND, verb, str(run.path.absolute()), location.url, option]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    # In a group of its own: Ctrl-C is for this process, and would end the other one while it still imports.
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0) as process:
         try:
             assert process.stdout
             answer = _next_answer(process.stdout, process, should_stop, option)
