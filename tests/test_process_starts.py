@@ -28,9 +28,7 @@ STARTS = {
     },
     "shoestring/remote/backup/background.py": {"_watch": "the same process, which ignores the signal, starts anew"},
     "shoestring/remote/backup/processes.py": {"_start": OWN_GROUP},
-    "shoestring/remote/kaggle/client.py": {
-        "_started": "ends, as the request does; the next request starts another"
-    },
+    "shoestring/remote/kaggle/client.py": {"_started": "ends, as the request does; the next request starts another"},
     "shoestring/remote/kaggle/kernel/program/checkpoints.py": {"call_leaving": ON_KAGGLE},
     "shoestring/remote/kaggle/kernel/program/installation.py": {"pip": ON_KAGGLE},
     "shoestring/remote/kaggle/kernel/program/machine.py": dict.fromkeys(

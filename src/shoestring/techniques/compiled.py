@@ -87,9 +87,12 @@ def toolchain(settings: Settings, device: torch.device) -> str | None:
     if device.type != "cuda":
         path = compiler()
         # In a group of its own: Ctrl-C, at which training saves, would end it without an answer.
-        return path and subprocess.run(
-            [path, "--version"], capture_output=True, text=True, process_group=0
-        ).stdout.partition("\n")[0]
+        return (
+            path
+            and subprocess.run([path, "--version"], capture_output=True, text=True, process_group=0).stdout.partition(
+                "\n"
+            )[0]
+        )
     from importlib.metadata import PackageNotFoundError, version
 
     try:
