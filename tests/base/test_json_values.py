@@ -10,6 +10,7 @@ import re
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -57,6 +58,7 @@ class Failing:
         (np.array([1500, "NaT"], dtype="timedelta64[ms]"), [1.5, None]),
         (datetime.datetime(2026, 1, 2, 3, 4), "2026-01-02T03:04:00"),
         (datetime.timedelta(minutes=1), 60.0),
+        (UUID(int=10), "00000000-0000-0000-0000-00000000000a"),
         ((Decimal("1.50"), Fraction(1, 2), Decimal("sNaN"), Fraction(10**400)), [1.5, 0.5, None, None]),
         ({2, 10, "a", None}, [2, 10, None, "a"]),
         (

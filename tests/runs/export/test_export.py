@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections import namedtuple
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -141,6 +141,48 @@ def test_card_has_facts_and_no_paths(run):
         assert text in card
     for content in entries(Path(exported.path)).values():
         assert b"someone" not in content and str(run.parent).encode() not in content
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Options that are places of this machine."""
+
+    data: Path | None = None
+    near: Path | None = None
+    text: str = ""
+    mark: str = "</think>"
+
+
+class Placed(Exportable):
+    def __init__(self, options=Places()):
+        self.options = options
+
+    def model(self):
+        return Line(3, 1)
+
+
+class Line(nn.Linear):
+    def forward(self, numbers):
+        return super().forward(numbers) * 1.0
+
+
+def test_exports_have_no_paths_of_this_machine(tmp_path, monkeypatch):
+    """Neither those of the options, the run and the folder in which the command is given, nor those of the code."""
+    monkeypatch.chdir(tmp_path)
+    near = Path("unpublished_thesis") / "rows.csv"
+    near.parent.mkdir()
+    near.touch()
+    options = {"data": tmp_path / near, "near": near, "text": "~/unpublished_thesis/rows.csv"}
+    shoestring.train(Placed(), run=tmp_path / "run", on="cpu", probe=False, **options)
+    for to in ("safetensors", "onnx"):
+        exported = shoestring.export(tmp_path / "run", to=to, recipe=Placed())
+        files = entries(Path(exported.path))
+        assert "preprocessing/manifest.json" in files
+        private = [str(tmp_path), near.parent.name, str(Path(__file__).parents[2]), str(Path(torch.__file__).parent)]
+        for name, content in files.items():
+            assert [text for text in private if text.encode() in content] == [], f"{to}: {name}"
+    saved = json.loads((tmp_path / "run" / "export" / "safetensors" / "options.json").read_text())
+    assert saved["mark"] == "</think>" and saved["data"] == saved["near"] == saved["text"] == "rows.csv"
 
 
 @pytest.mark.parametrize("place", ["light", "light/update-00000003", "checkpoints/update-00000006"])

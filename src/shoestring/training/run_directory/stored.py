@@ -336,10 +336,10 @@ def resume_command(recipe: str, run: Path, target: str = "local", *, allow_cpu: 
     `allow_cpu` is of a run that may have no plan yet: one that was planned for the CPU does not need it. A run that is
     one of several `folds` is continued together with the others, in the folder of all.
     """
-    of_all = ["--folds", str(folds), "--run", run.parent] if folds > 1 else ["--run", run]
     options = [] if target == "local" else ["--on", target]
     options += ["--allow-cpu"] if allow_cpu else []
-    return shell.join(["shoestring", "train", recipe, *of_all, *options])
+    of_all = ["--folds", str(folds)] if folds > 1 else []
+    return shell.join(["shoestring", "train", recipe, *of_all, "--run", run.parent if of_all else run, *options])
 
 
 def _require_divisor(gpus: int | None, logical_shards: int | None) -> None:
