@@ -28,8 +28,8 @@ A run of an earlier version gets its id when it is continued, which a note says 
 (`named_at` in `plan.json`) count as its own.
 
 ## What you publish with a run
-`plan.json`, `run.toml` and the manifests of `checkpoints/`, `best/`, `light/` and `preprocessing/` have the options of the
-run, and so the paths of its data on your machine; `events.jsonl` has the recipe's notes. Publish an export instead of
+`plan.json`, `run.toml` and the manifests of `checkpoints/`, `best/`, `light/` and `preprocessing/` have the options of
+the run, and so the paths of its data on your machine; `events.jsonl` has the recipe's notes. Publish an export instead of
 these folders: its files have the last names of such paths at most, no manifest in it names the run, and an ONNX graph
 has no lines of your code. What a recipe itself writes into an export is up to the recipe.
 

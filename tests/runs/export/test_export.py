@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -230,6 +231,24 @@ def test_an_existing_folder_is_not_replaced_unless_an_export_made_it(run, run_co
     out.symlink_to(tmp_path / "elsewhere")
     assert run_command(*command, file, "--overwrite")[0] == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "mine.py", "out", "run"]
+
+
+def test_an_export_in_place_of_a_run_says_how_its_weights_are_used(run, tmp_path, run_command):
+    file = tmp_path / "mine.py"
+    file.write_text("from tests.runs.export.test_export import Exportable\n\nclass Exportable(Exportable):\n    pass\n")
+    plan = json.loads((run / "plan.json").read_text())
+    (run / "plan.json").write_text(json.dumps({**plan, "recipe": "mine.py"}))
+    out = tmp_path / "an export"
+    shoestring.export(run, to="safetensors", recipe=str(file), out=out)
+    status, _, message = run_command("evaluate", out)
+    hint = next(line for line in message.splitlines() if line.startswith("hint: "))
+    words = shlex.split(hint.partition(": pass ")[2].partition(", with --set")[0])
+    assert status == 2 and words == [str(out), "--recipe", "mine.py"]
+    assert run_command("evaluate", out, "--recipe", file)[0] == 0
+    graph = shoestring.export(run, to="onnx", recipe=str(file)).path
+    with pytest.raises(UsageError) as error:
+        shoestring.evaluate(graph)
+    assert error.value.hint.endswith("to onnx, which other libraries load: pass the run that it was made from")
 
 
 def test_unusable_requests_are_refused(run, monkeypatch):
