@@ -29,9 +29,9 @@ A run of an earlier version gets its id when it is continued, which a note says 
 
 ## What you publish with a run
 `plan.json`, `run.toml` and the manifests of `checkpoints/`, `best/`, `light/` and `preprocessing/` have the options of
-the run, and so the paths of its data on your machine; `events.jsonl` has the recipe's notes. Publish an export instead of
-these folders: its files have the last names of such paths at most, no manifest in it names the run, and an ONNX graph
-has no lines of your code. What a recipe itself writes into an export is up to the recipe.
+the run, and so the paths of its data on your machine; `events.jsonl` has the notes of the recipe. Publish an export
+instead: its files have at most the last names of such paths, no manifest in it names the run, and an ONNX graph has no
+lines of your code. What a recipe itself writes into an export is up to the recipe.
 
 ## What a run stores
 The recipe, its options and the settings are stored in the run, so continuing needs no `--set`. Other options are
