@@ -29,7 +29,7 @@ from torch import nn
 
 from shoestring.base.errors import UsageError
 from shoestring.integrations.huggingface import heads
-from shoestring.recipe.options import Adaptation
+from shoestring.recipe.adaptation import Adaptation
 from shoestring.techniques import lora, lora_targets
 
 _SMALL: dict[str, int] = {

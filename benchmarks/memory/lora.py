@@ -15,7 +15,7 @@ from benchmarks.memory.cases import Case, Row, Rows, configuration, number
 from shoestring.base.settings import Settings
 from shoestring.hardware.catalog import DEVICES
 from shoestring.integrations.huggingface import HuggingFace, Options
-from shoestring.recipe.options import Adaptation
+from shoestring.recipe.adaptation import Adaptation
 from shoestring.techniques import adapt
 
 if TYPE_CHECKING:

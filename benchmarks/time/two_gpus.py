@@ -32,8 +32,8 @@ from shoestring.planning.estimate.exchange import link_of
 from shoestring.planning.estimate.time import Seconds, update_seconds
 from shoestring.planning.trace.record import Trace
 from shoestring.planning.trace.tracer import Tracer
+from shoestring.recipe.adaptation import Adaptation
 from shoestring.recipe.finding import find
-from shoestring.recipe.options import Adaptation
 
 SAMPLES, TOKENS, GPUS = 1024, 2048, 2
 

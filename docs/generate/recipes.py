@@ -9,10 +9,11 @@ from docs.generate.settings import section, value_text
 
 from shoestring.base import config
 from shoestring.recipe.absent_data import AbsentData
+from shoestring.recipe.adaptation import Adaptation
 from shoestring.recipe.finding import find
 from shoestring.recipe.folds import FoldOption
 from shoestring.recipe.installed import built_in_names
-from shoestring.recipe.options import Adaptation, Common, LoadedRecipe, option_fields, own_fields, size_defaults
+from shoestring.recipe.options import Common, LoadedRecipe, option_fields, own_fields, size_defaults
 
 _INTRODUCTION = """
 `shoestring recipes` lists the recipes, and `shoestring recipes NAME` the options of one. An option changes the training

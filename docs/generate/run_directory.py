@@ -27,6 +27,12 @@ weights, byte for byte.
 A run of an earlier version gets its id when it is continued, which a note says once. Its files up to that update
 (`named_at` in `plan.json`) count as its own.
 
+## What you publish with a run
+`plan.json`, `run.toml` and the manifests of `checkpoints/`, `best/`, `light/` and `preprocessing/` have the options of
+the run, and so the paths of its data on your machine; `events.jsonl` has the notes of the recipe. Publish an export
+instead: its files have at most the last names of such paths, no manifest in it names the run, and an ONNX graph has no
+lines of your code. What a recipe itself writes into an export is up to the recipe.
+
 ## What a run stores
 The recipe, its options and the settings are stored in the run, so continuing needs no `--set`. Other options are
 refused, and other settings that decide the bits need `--allow-inexact`; they are then stored in place of the earlier

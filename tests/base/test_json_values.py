@@ -10,6 +10,7 @@ import re
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -29,6 +30,17 @@ class Point:
     x: float = math.nan
 
 
+class Word(str):
+    """A text of a type of its own, with another representation."""
+
+    def __str__(self):
+        return "another text"
+
+
+class Count(int):
+    """An integer of a type of its own."""
+
+
 class NAType:
     """What pandas has in place of a value that is missing."""
 
@@ -45,6 +57,9 @@ class Failing:
         (math.nan, None),
         ([math.inf, -math.inf], [None, None]),
         (NAType(), None),
+        (Word("half \ud800"), "half ?"),
+        (Count(3), 3),
+        ({"half \ud800": 1}, {"half ?": 1}),
         (np.float32(1.5), 1.5),
         (np.longdouble(1.5), 1.5),
         (np.int64(3), 3),
@@ -55,8 +70,10 @@ class Failing:
         (torch.eye(2).to_sparse(), [[1.0, 0.0], [0.0, 1.0]]),
         (np.array(["2026-01-02", "NaT"], dtype="datetime64[ns]"), ["2026-01-02T00:00:00.000000000", None]),
         (np.array([1500, "NaT"], dtype="timedelta64[ms]"), [1.5, None]),
+        (np.array([1500, "NaT"], dtype="timedelta64[us]").astype("timedelta64[ns]"), [0.0015, None]),
         (datetime.datetime(2026, 1, 2, 3, 4), "2026-01-02T03:04:00"),
         (datetime.timedelta(minutes=1), 60.0),
+        (UUID(int=10), "00000000-0000-0000-0000-00000000000a"),
         ((Decimal("1.50"), Fraction(1, 2), Decimal("sNaN"), Fraction(10**400)), [1.5, 0.5, None, None]),
         ({2, 10, "a", None}, [2, 10, None, "a"]),
         (
@@ -90,6 +107,8 @@ def deep():
     [
         ({"a": [0, b"x"]}, r"b'x' of type bytes at a\[1\]"),
         (1 + 2j, "of type complex"),
+        (bytearray(b"x"), "of type bytearray"),
+        (Point, "of type type"),
         (10**400, "an integer of more than 290 digits"),
         (circular(), r"a list that contains itself at \[0\].inner"),
         (deep(), "a list of more than 64 levels"),

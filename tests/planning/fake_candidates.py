@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from shoestring.base.errors import TraceError
 from shoestring.hardware import targets
 from shoestring.planning.candidates import Candidate, Candidates
-from shoestring.recipe.options import Adaptation
+from shoestring.recipe.adaptation import Adaptation
 from shoestring.recipe.parts import Parts
 from tests.planning.estimate.example_traces import op, update
 

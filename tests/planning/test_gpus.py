@@ -14,7 +14,7 @@ from shoestring.planning.costs import planned_disk, planned_host
 from shoestring.planning.estimate.memory import memory
 from shoestring.planning.gpu_reasons import gpu_reasons
 from shoestring.planning.gpus import search
-from shoestring.recipe.options import Adaptation
+from shoestring.recipe.adaptation import Adaptation
 from shoestring.recipe.parts import Parts
 from tests.planning.estimate.example_traces import TRAINING
 from tests.planning.fake_candidates import GIB, FakeCandidates, bytes_per_sample

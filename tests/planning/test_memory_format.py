@@ -12,7 +12,7 @@ from shoestring.planning.gpus import search
 from shoestring.planning.memory_format import memory_format_reasons
 from shoestring.planning.trace.convolution import ConvolutionShape
 from shoestring.planning.trace.record import Op
-from shoestring.recipe.options import Adaptation
+from shoestring.recipe.adaptation import Adaptation
 from shoestring.recipe.parts import Parts
 from tests.planning.fake_candidates import GIB, T4, FakeCandidates, bytes_per_sample, default_seconds
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from shoestring.base.errors import UsageError
+from shoestring.recipe.adaptation import Adaptation
 from shoestring.recipe.finding import choose, find, load
-from shoestring.recipe.options import Adaptation
 
 
 class Mine:

@@ -9,7 +9,7 @@ from torch import nn
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
 from shoestring.recipe import finding
-from shoestring.recipe.options import Adaptation
+from shoestring.recipe.adaptation import Adaptation
 from shoestring.techniques import adapt, eightbit
 
 

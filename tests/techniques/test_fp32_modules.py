@@ -4,7 +4,7 @@ from torch import nn
 
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
-from shoestring.recipe.options import Adaptation
+from shoestring.recipe.adaptation import Adaptation
 from shoestring.recipe.parts import Parts
 from shoestring.techniques import adapt, checkpointing, fp32_modules
 from shoestring.techniques.nf4 import Nf4Linear

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from shoestring.base.errors import UsageError
+from shoestring.recipe.adaptation import Adaptation
 from shoestring.recipe.finding import choose
-from shoestring.recipe.options import Adaptation
 from shoestring.techniques import lora
 
 peft = pytest.importorskip("peft", minversion="0.17")

@@ -9,7 +9,7 @@ import torch
 
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
-from shoestring.recipe.options import Adaptation
+from shoestring.recipe.adaptation import Adaptation
 from shoestring.techniques.eightbit import BlockwiseAdamW, require_real
 from shoestring.techniques.trainable import require_trainable
 from tests.libraries import hide

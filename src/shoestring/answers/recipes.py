@@ -6,8 +6,8 @@ from typing import Any
 from shoestring.answers.document import GAP, Column, Document, Paragraph, Section, Span, Table
 from shoestring.base import config
 from shoestring.base.settings import Settings
+from shoestring.recipe.adaptation import Adaptation
 from shoestring.recipe.installed import BUILT_IN
-from shoestring.recipe.options import Adaptation
 
 _FIRST = ("size", "architecture", "model", "data", "epochs", "effective_batch", "subset")
 """Options that a first run needs, whichever recipe has them."""

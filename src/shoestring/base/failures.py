@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from shoestring.base.embedding_index import DEVICE_ASSERT, DEVICE_ASSERT_HINT, find_embedding_index
 from shoestring.base.errors import Interruption, RunError, ShoestringError, UsageError
 from shoestring.base.packages.broken import broken_library
 
@@ -44,9 +45,13 @@ def describe(error: BaseException) -> ShoestringError:
     """
     if explained := broken_library(error):
         return explained
+    if index := find_embedding_index(error):
+        return index.error(user_frame_texts(error))
     frames = user_frames(error)
     hint = _TRACEBACK_HINT
-    if not frames:
+    if DEVICE_ASSERT in _raw_message(error):
+        hint = DEVICE_ASSERT_HINT
+    elif not frames:
         hint = f"this is a defect of Shoestring or of a library, please report it; {hint}"
         frames = traceback.extract_tb(error.__traceback__)[-1:]
     return RunError(f"{type(error).__name__}: {_message(error)}", problems=list(map(_frame_text, frames)), hint=hint)
@@ -61,6 +66,11 @@ def user_frames(error: BaseException) -> list[traceback.FrameSummary]:
     for match in _WORKER_FRAME.finditer(_raw_message(error).partition(_IN_A_WORKER)[2]):
         frames.append(traceback.FrameSummary(match["file"], int(match["line"]), match["name"], line=match["code"]))
     return [frame for frame in frames if not _NOT_THE_USERS.match(frame.filename)][-_MOST_FRAMES:]
+
+
+def user_frame_texts(error: BaseException) -> list[str]:
+    """Return `FILE:LINE in FUNCTION: CODE` of each of the `user_frames`."""
+    return list(map(_frame_text, user_frames(error)))
 
 
 def location(error: BaseException) -> str:

@@ -15,6 +15,7 @@ from decimal import Decimal
 from fractions import Fraction
 from pathlib import PurePath
 from typing import Any
+from uuid import UUID
 
 TABLE = (
     ("`None`, texts, booleans, numbers", "themselves; half of a character in a text becomes `?`"),
@@ -28,7 +29,7 @@ TABLE = (
     ("dates and times, also of NumPy and pandas", "texts as in ISO 8601: `2026-01-02T03:04:05`"),
     ("durations", "numbers of seconds"),
     ("members of an enumeration", "their values"),
-    ("paths", "texts"),
+    ("paths, and `UUID`s", "texts"),
     ("dataclasses and mappings", "objects, whose keys are texts"),
     ("lists, tuples, other sequences, and sets, which are sorted", "lists"),
     (
@@ -114,7 +115,7 @@ class _Encoder:
             return value.isoformat()
         if isinstance(value, timedelta):
             return value.total_seconds()
-        if isinstance(value, PurePath):
+        if isinstance(value, PurePath | UUID):
             return self.encode(str(value))
         if isinstance(value, Mapping):
             return self._object(value, value.items())

@@ -132,6 +132,7 @@ HEADINGS = {
     "the loss is not finite": r"^the .* of update .* is |cannot be compared with the model, whose outputs have numbers"
     r"|^the total weight of an update's samples is zero",
     "the model overflows in fp16": r"^the model overflows in fp16",
+    "an index is outside of an embedding": r"the index \S+ is outside of an embedding",
     "loss returned something else": r"^loss\(\) ",
     "the optimizer or the scheduler cannot be used": (
         r" optimizers, but a run has one|^the recipe has a schedule and |^.* as the scheduler$"

@@ -122,10 +122,11 @@ def _fields(recipe: str | None) -> "dict[str, Field]":
     """Return the options of a built-in recipe, or those that every recipe has, and the settings."""
     from shoestring.base import config
     from shoestring.base.settings import Settings
+    from shoestring.recipe.adaptation import Adaptation
     from shoestring.recipe.finding import find
     from shoestring.recipe.folds import FoldOption
     from shoestring.recipe.installed import built_in_names
-    from shoestring.recipe.options import Adaptation, Common, option_fields
+    from shoestring.recipe.options import Common, option_fields
 
     is_built_in = recipe in built_in_names()
     common = config.fields(Common) | config.fields(FoldOption) | config.fields(Adaptation)

@@ -14,8 +14,9 @@ from shoestring.planning.search import TIE_RATIO, collect_candidates, fastest
 from shoestring.planning.shares import samples_per_shard
 from shoestring.planning.trace.record import Facts, Trace
 from shoestring.planning.weight_type import with_weight_type
+from shoestring.recipe.adaptation import Adaptation
 from shoestring.recipe.option_notes import Cheaper
-from shoestring.recipe.options import Adaptation, LoadedRecipe, option_fields, with_defaults
+from shoestring.recipe.options import LoadedRecipe, option_fields, with_defaults
 
 _SMALLER_BATCH = Cheaper("a smaller effective batch, whose completions are generated all at once")
 """Of a recipe that generates samples: otherwise an effective batch is divided into microbatches."""

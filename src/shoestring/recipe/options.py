@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from types import NoneType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from shoestring.base import config
 from shoestring.base.errors import UsageError
 from shoestring.base.failures import recipe_errors
-from shoestring.base.json_values import NotJsonError, encode
 from shoestring.recipe.absent_data import AbsentData, Lengths, samples_of
+from shoestring.recipe.adaptation import Adaptation
 from shoestring.recipe.contract import datasets, require_real_data, updates_per_epoch
 from shoestring.recipe.dataset_paths import DatasetPath
 from shoestring.recipe.folds import Fold, FoldOption, divide
 from shoestring.recipe.installed import Package
+from shoestring.recipe.option_checks import find_problems, plain, require_dataclass, require_plain
 from shoestring.recipe.parts import Parts
 from shoestring.recipe.source import RecipeSource
 from shoestring.recipe.subset import Subset, choose_subset, require_subset
@@ -49,69 +48,6 @@ class Common:
     the run's weights."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Adaptation:
-    """Options that adapt any recipe's model and optimizer after they are built. They change the training result, so by
-    default nothing is adapted. If a recipe has its own option of the same name, the recipe implements it.
-    """
-
-    lora_r: Annotated[int | None, "rank of LoRA adapters; none trains every weight"] = None
-    """The adapters are those of peft. The weights to use, in `best/` and `light/`, are then a folder with a peft
-    adapter."""
-    lora_alpha: Annotated[int | None, "LoRA's scale times its rank; by default twice the rank"] = None
-    lora_targets: Annotated[
-        str,
-        "modules with adapters: attention, mlp, linear (every linear layer but the head), or a comma-separated list of "
-        "name endings",
-    ] = "attention"
-    lora_experts: Annotated[
-        Literal["yes", "no", "peft"],
-        "adapters for a mixture's experts that are stacked in one parameter, where lora_targets names them (mlp, "
-        "linear, name endings); peft: what peft makes of the names of linear layers",
-    ] = "yes"
-    """An adapter of stacked experts is added to their weights in each forward, which takes the memory of one block's
-    experts, and keeps them for backward unless there is activation checkpointing. `peft` is what runs of earlier
-    versions have: their adapters keep their names."""
-    lora_dropout: Annotated[float, "dropout of the adapters' inputs"] = 0.0
-    lora_rslora: Annotated[bool, "LoRA's scale divided by the square root of the rank, not by the rank (rsLoRA)"] = (
-        False
-    )
-    lora_dora: Annotated[bool, "adapters that also learn the norm of each output of a layer (DoRA)"] = False
-    lora_dtype: Annotated[
-        Literal["fp32", "bf16"], "type of the adapters, and so of their gradients and optimizer states"
-    ] = "fp32"
-    """bf16 has half the bytes and 8 bits of precision. It cannot be trained with `precision=fp16`: the loss scaler of
-    torch does not take gradients in bf16 on a GPU."""
-    quantization: Annotated[Literal["none", "nf4"], "frozen weights in 4 bits, packed by bitsandbytes"] = "none"
-    """4-bit weights are not trained, so `lora_r` has to be set."""
-    unquantized: Annotated[
-        Literal["fp32", "own"],
-        "type of what stays unpacked beside 4-bit weights (norms, embeddings, head): fp32, or own: that of `weights`",
-    ] = "fp32"
-    """fp32 is what peft's `prepare_model_for_kbit_training` does. With own the activations between the layers take half
-    the bytes where `weights` is a 16-bit type."""
-    double_quantization: Annotated[bool, "scales of 4-bit weights in 8 bits"] = False
-    weights: Annotated[
-        Literal["auto", "fp32", "fp16", "bf16"],
-        "type of the stored weights, independent of autocast; auto: 16 bits for the frozen weights of LoRA on a GPU, "
-        "else fp32",
-    ] = "fp32"
-    optimizer_states: Annotated[
-        Literal["own", "8bit", "paged", "paged_8bit"],
-        "the optimizer's own states, or those of bitsandbytes' AdamW: in 8 bits, paged to host memory, or both",
-    ] = "own"
-    """The states of bitsandbytes need the extra `bitsandbytes`."""
-
-    def __post_init__(self) -> None:
-        problems = config.too_small(vars(self), {"lora_r": 1, "lora_alpha": 1})
-        if not 0 <= self.lora_dropout < 1:
-            problems.append(f"lora_dropout={self.lora_dropout}: must be at least 0 and less than 1")
-        if self.quantization != "none" and self.lora_r is None:
-            problems.append("quantization=nf4: 4-bit weights cannot be trained, so LoRA adapters are needed (lora.r)")
-        if problems:
-            raise UsageError("the model cannot be adapted", problems=problems, hint="for example --set lora.r=8")
-
-
 _ADAPTER_OPTIONS = (
     *("lora_r", "lora_alpha", "lora_targets", "lora_experts", "lora_dropout", "lora_rslora", "lora_dora", "lora_dtype"),
     *("quantization", "unquantized", "double_quantization"),
@@ -123,9 +59,6 @@ BEFORE: Mapping[str, str] = {"lora_experts": "peft"}
 
 _NEWER = ("max_updates", "ema")
 """Options whose names a recipe may have used for a method or a model of its own before they were options."""
-
-_MOST_SAMPLES = 2**31 - 1
-"""In one update: more than any dataset has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -369,38 +302,9 @@ def with_defaults(
         )
 
 
-def _require_dataclass(recipe: object) -> None:
-    """Raise UsageError if the recipe has `options` that are not an instance of a dataclass, or does not take them."""
-    options = getattr(recipe, "options", None)
-    if options is None:
-        return
-    name, kind = type(recipe).__name__, type(options)
-    if isinstance(options, type):
-        raise UsageError(
-            f"the options of {name} are the class {options.__name__}, not an instance of it",
-            hint=f"write options = {options.__name__}()",
-        )
-    if not dataclasses.is_dataclass(options):
-        raise UsageError(
-            f"the options of {name} are of the type {kind.__module__}.{kind.__name__}, not an instance of a dataclass",
-            hint="--set needs the names, types and defaults of a frozen dataclass: give those values that --set may "
-            "change as its fields, and build the configuration from them in model() and data(). Or call the attribute "
-            "otherwise, such as `config`: then the recipe has only the options that every recipe has",
-        )
-    try:
-        inspect.signature(type(recipe)).bind(options)
-    except TypeError as error:
-        raise UsageError(
-            f"{name}(options) is not possible: {error}",
-            hint="let its __init__ take the options: def __init__(self, options=Options()): self.options = options",
-        ) from error
-    except ValueError:  # a class without a signature
-        return
-
-
 def _with_defaults(loaded: LoadedRecipe) -> LoadedRecipe:
     recipe = loaded.recipe
-    _require_dataclass(recipe)
+    require_dataclass(recipe)
     own, adaptation_fields = own_fields(loaded), _adaptation_fields(loaded)
     without_default = {*config.fields(AbsentData), *config.fields(FoldOption)}
 
@@ -435,75 +339,10 @@ def size_defaults(loaded: LoadedRecipe, values: Mapping[str, Any]) -> Mapping[st
     return by_size.get(values.get("size"), {})
 
 
-def _absent_problems(values: Mapping[str, Any], own: Mapping[str, config.Field]) -> list[str]:
-    """Return the problems of the options of `AbsentData` that the recipe does not have itself."""
-    absent = {name: values.get(name) for name in config.fields(AbsentData) if name not in own}
-    names = [name for name, value in absent.items() if value is not None]
-    problems = config.too_small({"rows": None, "row_tokens": None} | absent, {"rows": 2, "row_tokens": 1})
-    if names and values.get("data") is not None:
-        problems.append(f"{' and '.join(names)}: for data that are not here, but data={values['data']} is set as well")
-    if {"row_tokens", "lengths"} <= set(names):
-        problems.append("row_tokens and lengths are both the lengths of samples: set one of them")
-    return problems
-
-
-def _fold_problems(recipe: object, text: str | None) -> list[str]:
-    """Return the problems of the option `fold` of a recipe without its own."""
-    if text is None:
-        return []
-    own = getattr(recipe, "fold", None)
-    if own is not None and not isinstance(own, str):
-        return [
-            f"fold={text}: the recipe has a `fold` of its own, {own!r:.60}, and would not get this text: make it a "
-            "field of the recipe's options (of the type int, from 0, with the number of folds in the field folds)"
-        ]
-    try:
-        Fold.parse(text)
-    except ValueError as error:
-        return [f"fold={text}: {error}"]
-    return []
-
-
-def _plain(value: Any) -> Any:
-    """Return a number of NumPy as one of Python."""
-    return value.item() if hasattr(value, "item") and getattr(value, "ndim", None) == 0 else value
-
-
-def _require_plain(loaded: LoadedRecipe, values: Mapping[str, Any]) -> None:
-    """Raise UsageError for values that the plan of a run cannot store, or would not read again as they are."""
-    kinds = (NoneType, bool, int, float, str, Path)
-    problems = []
-    for name, value in values.items():
-        try:
-            is_same = isinstance(value, Path) or (isinstance(value, kinds) and encode(value) == value)
-        except NotJsonError:
-            is_same = False
-        if not is_same:
-            problems.append(f"{name} is {value!r:.100} of type {type(value).__name__}")
-    if problems:
-        raise UsageError(
-            f"options of {loaded.name} cannot be used: the plan of a run could not store them",
-            problems=problems,
-            hint="an option is a text, a finite number, true or false, a path or None; make other values of it where "
-            "they are needed, such as a date of a text",
-        )
-
-
 def _replace_options(loaded: LoadedRecipe, values: dict[str, Any]) -> LoadedRecipe:
-    values = {name: _plain(value) for name, value in values.items()}
-    _require_plain(loaded, values)
-    problems = config.too_small(values, {"epochs": 1, "effective_batch": 1, "seed": 0})
-    own = own_fields(loaded)
-    if "max_updates" not in own:
-        problems += config.too_small(values, {"max_updates": 1})
-    if "ema" not in own and values["ema"] is not None and not 0 < values["ema"] < 1:
-        problems.append(f"ema={values['ema']}: must be more than 0 and less than 1, such as 0.999")
-    problems += _absent_problems(values, own)
-    if "fold" not in own:
-        problems += _fold_problems(loaded.recipe, values.get("fold"))
-    if values["effective_batch"] > _MOST_SAMPLES:
-        problems.append(f"effective_batch={values['effective_batch']}: must be at most {_MOST_SAMPLES}")
-    if problems:
+    values = {name: plain(value) for name, value in values.items()}
+    require_plain(loaded.name, values)
+    if problems := find_problems(loaded.recipe, values, own_fields(loaded)):
         raise UsageError(f"options of {loaded.name} cannot be used", problems=problems)
     options = getattr(loaded.recipe, "options", None)
     if options is not None:

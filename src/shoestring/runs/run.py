@@ -28,6 +28,7 @@ from shoestring.hardware import targets
 from shoestring.hardware.catalog import Target
 from shoestring.recipe.finding import choose
 from shoestring.recipe.options import LoadedRecipe
+from shoestring.runs.exported import usage_hint
 from shoestring.training.checkpoint.folder import MANIFEST, verify_folder
 from shoestring.training.data.seeded import seeded_data
 from shoestring.training.preprocessing import load_preprocessing
@@ -232,7 +233,8 @@ def _find_weights(path: Path, *, has_recipe: bool) -> tuple[RunDirectory | None,
         return None, path
     raise UsageError(
         f"{path} is neither a run nor the weights of a run",
-        hint=naming_folds(
+        hint=usage_hint(path)
+        or naming_folds(
             path,
             "pass a run's directory, its best or light, or one of its checkpoints; for weights without the plan.json "
             "of a run, name the recipe that defines the model: --recipe NAME",

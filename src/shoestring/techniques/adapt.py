@@ -12,8 +12,9 @@ from torch.optim import Optimizer
 
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
+from shoestring.recipe.adaptation import Adaptation
 from shoestring.recipe.optimizers import BuiltOptimizer, build_optimizer, build_with_schedulers
-from shoestring.recipe.options import Adaptation, LoadedRecipe
+from shoestring.recipe.options import LoadedRecipe
 from shoestring.techniques import deferred_compiler, eightbit, lora, nf4, norms
 
 _DTYPES = {"auto": torch.float32, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}

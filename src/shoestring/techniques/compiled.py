@@ -86,7 +86,13 @@ def toolchain(settings: Settings, device: torch.device) -> str | None:
         return None
     if device.type != "cuda":
         path = compiler()
-        return path and subprocess.run([path, "--version"], capture_output=True, text=True).stdout.partition("\n")[0]
+        # In a group of its own: Ctrl-C, at which training saves, would end it without an answer.
+        return (
+            path
+            and subprocess.run([path, "--version"], capture_output=True, text=True, process_group=0).stdout.partition(
+                "\n"
+            )[0]
+        )
     from importlib.metadata import PackageNotFoundError, version
 
     try:

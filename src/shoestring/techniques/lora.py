@@ -14,7 +14,7 @@ from torch import nn
 
 from shoestring.base.errors import UsageError
 from shoestring.base.packages import requirements
-from shoestring.recipe.options import Adaptation
+from shoestring.recipe.adaptation import Adaptation
 from shoestring.techniques import lora_targets
 from shoestring.techniques.lora_targets import Targets
 

@@ -16,7 +16,7 @@ from typing import Any
 from torch import nn
 
 from shoestring.base.errors import UsageError
-from shoestring.recipe.options import Adaptation
+from shoestring.recipe.adaptation import Adaptation
 from shoestring.techniques.nf4 import is_transposed
 
 PRESETS = ("attention", "mlp", "linear")

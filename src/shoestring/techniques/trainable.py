@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from shoestring.base.errors import UsageError
 from shoestring.base.packages import requirements
 from shoestring.base.settings import Settings
-from shoestring.recipe.options import Adaptation
+from shoestring.recipe.adaptation import Adaptation
 
 TRAINED: Mapping[bool, tuple[str, ...]] = {
     False: ("ddp", "zero1", "zero2", "zero3"),

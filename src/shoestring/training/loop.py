@@ -53,6 +53,7 @@ def train(request: SessionRequest, library: LibraryLoop | None = None) -> Outcom
             request.loaded,
             request.stop.deadline,
             target=request.target,
+            folds=request.folds,
             processes=request.processes,
         ) as record,
         explaining_out_of_memory("training"),

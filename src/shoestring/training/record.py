@@ -56,11 +56,13 @@ class Record:
         deadline: Deadline,
         *,
         target: str,
+        folds: int = 1,
         processes: Processes = ONE_PROCESS,
     ) -> None:
         """`loaded` is the recipe, None in a script with a trainer of its own; `target` is the name of the requested
-        target; `deadline` receives the durations measured in earlier sessions. Of several processes that train
-        together, all but the first one read what that has recorded, and write and print nothing.
+        target, `folds` that of the runs of a cross-validation that go on together; `deadline` receives the durations
+        measured in earlier sessions. Of several processes that train together, all but the first one read what that has
+        recorded, and write and print nothing.
         """
         is_writer = processes.is_first
         self._run, self._loaded, self._deadline, self._target = run, loaded, deadline, target
@@ -76,7 +78,7 @@ class Record:
                 deadline.expect(kind, seconds)
             # This session's events start at the end of those of earlier sessions.
             self._offset = run.events_file.stat().st_size if run.events_file.exists() else 0
-            self._files = RecordFiles(run, loaded, target=target, is_writer=is_writer)
+            self._files = RecordFiles(run, loaded, target=target, folds=folds, is_writer=is_writer)
             self.events: Events | NoEvents = (
                 Events(run.events_file, self.progress.message) if is_writer else NoEvents(run.events_file)
             )

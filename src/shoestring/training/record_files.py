@@ -24,9 +24,11 @@ from shoestring.training.session.ledger import SessionRecord, ledger
 class RecordFiles:
     """The files of one session's record. `loaded` is None in a script with a trainer of its own."""
 
-    def __init__(self, run: RunDirectory, loaded: LoadedRecipe | None, *, target: str, is_writer: bool) -> None:
+    def __init__(
+        self, run: RunDirectory, loaded: LoadedRecipe | None, *, target: str, folds: int, is_writer: bool
+    ) -> None:
         """Raises OSError if the run's directory cannot be opened."""
-        self._run, self._loaded, self._target, self._is_writer = run, loaded, target, is_writer
+        self._run, self._loaded, self._target, self._folds, self._is_writer = run, loaded, target, folds, is_writer
         self._presence = Presence(run.path)
 
     def state(
@@ -91,4 +93,5 @@ class RecordFiles:
         """Return the command that continues the run."""
         if self._loaded is None:
             return f"run the script that started {self._run.path} again"
-        return resume_command(self._loaded.reference or self._loaded.name, self._run.path, self._target)
+        recipe = self._loaded.reference or self._loaded.name
+        return resume_command(recipe, self._run.path, self._target, folds=self._folds)

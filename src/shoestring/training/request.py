@@ -32,6 +32,8 @@ class SessionRequest:
     """The platform's limit for the run's directory; None without a limit."""
     allow_inexact: bool = False
     """Whether to continue with other versions, hardware or settings."""
+    folds: int = 1
+    """The number of runs of a cross-validation of which this is one, and which one command continues."""
 
     identity: RunIdentity | None = None
     """What the files of the run name it by; None for a run of an earlier version, and if nothing is saved."""

@@ -13,6 +13,7 @@ from shoestring.recipe.after_update import after_update_of
 from shoestring.recipe.losses import clip_norm, loss_at
 from shoestring.techniques.parameter_count import ParameterCount
 from shoestring.training import oom
+from shoestring.training.embedding_error import embedding_error
 from shoestring.training.engine.after_update import run_after_update
 from shoestring.training.engine.environment import device_name
 from shoestring.training.engine.loss_changes import LossChanges
@@ -152,6 +153,10 @@ def one_update(session: TrainingSession) -> None:
                 failure = outcome.message if isinstance(outcome, Failure) else ""
         except HalfDoneError as error:
             failure = error.message
+        except IndexError as error:
+            if explained := embedding_error(error, session, number):
+                raise explained from error
+            raise
         except RanksApartError as error:
             oom.record_restart(state, session.request, error)
             raise

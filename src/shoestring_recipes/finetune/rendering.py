@@ -9,24 +9,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shoestring.base.errors import DataError, UsageError
-from shoestring.base.units import count_text
-from shoestring_recipes.finetune import calls, marks, templates
+from shoestring_recipes.finetune import calls, learned, marks, templates
 from shoestring_recipes.finetune.encoding import Encoder, Written
+from shoestring_recipes.finetune.learned import TrainOn
+from shoestring_recipes.finetune.rejected import Rejected, require_none
 from shoestring_recipes.finetune.rows import Completion, Conversation, Message, Pair, Row, Text
 from shoestring_recipes.finetune.samples import PairSample, Sample
-from shoestring_recipes.rows import MAX_LISTED
 from shoestring_recipes.template_limits import TemplateLimitError, rendered, require_fast
 
 if TYPE_CHECKING:
     import numpy
     from numpy.typing import NDArray
 
-TrainOn: TypeAlias = Literal["assistant", "completion", "all"]
 Tools: TypeAlias = Sequence[Mapping[str, Any]] | None
 Single: TypeAlias = Conversation | Completion | Text
 
@@ -37,19 +35,6 @@ ROLE_PART = "messages of the "
 ARGUMENTS_AS_OBJECTS = "whose tool calls have arguments as text: read as JSON, because the chat template writes objects"
 ARGUMENTS_AS_TEXT = "whose tool calls have arguments as objects: written as JSON, because the chat template needs text"
 DEVELOPER_AS_SYSTEM = "with the role developer, which the chat template does not know: written as the role system"
-
-
-@dataclass(frozen=True)
-class Rejected:
-    """Rows that a chat template cannot write, by place, each with the reason."""
-
-    by_template: dict[str, str] = field(default_factory=dict)
-    changed: dict[str, str] = field(default_factory=dict)
-    """Rows of which the template writes the beginning differently when more messages follow."""
-
-    @property
-    def places(self) -> dict[str, str]:
-        return {**self.by_template, **self.changed}
 
 
 class Renderer:
@@ -102,13 +87,13 @@ class Renderer:
         one that takes too long.
         """
         samples, rejected = self.render_usable(rows, progress)
-        _require_none(rejected, len(rows))
+        require_none(rejected, len(rows))
         return [sample for sample in samples if sample is not None]
 
     def render_pairs(self, rows: Sequence[Pair], progress: Callable[[int], None] | None = None) -> list[PairSample]:
         """Return the samples of pairs, of which the answers alone are learned. Raises as `render_all` does."""
         samples, rejected = self.render_usable_pairs(rows, progress)
-        _require_none(rejected, len(rows))
+        require_none(rejected, len(rows))
         return [sample for sample in samples if sample is not None]
 
     def render_usable(
@@ -270,65 +255,27 @@ class Renderer:
         """Return a conversation of whose messages those from `first` on may be learned."""
         write = partial(self._write, tools)
         answers = [turn for turn in range(len(messages)) if messages[turn]["role"] == "assistant"]
-        reasons = {turn: reason for turn in answers if (reason := _why_not(messages, turn, answers, first, train_on))}
+        reasons = {
+            turn: reason for turn in answers if (reason := learned.why_not(messages, turn, answers, first, train_on))
+        }
         trained = [turn for turn in answers if turn not in reasons]
         template = self._chat_template(tools)
         spans: Sequence[templates.Span] | None = None
         if train_on == "all":
             whole = write(messages, False)
             if reasons or any(marks.loss_ranges(messages[turn]) is not None for turn in answers):
-                spans = self._all_but(write, messages, answers, trained, whole)
+                spans = learned.all_but_excluded(write, self._markup, messages, answers, trained, whole)
         elif templates.has_generation(template):
             marked = self._apply(messages, tools, templates.with_marks(template), add_generation_prompt=False)
             whole, spans = templates.split_marks(marked)
-            spans = _spans_of_turns(write, messages, answers, trained, whole, spans)
+            spans = learned.spans_of_turns(write, messages, answers, trained, whole, spans)
         else:
             whole = write(messages, False)
             answer_spans = templates.find_answers(write, messages, trained, whole, self._markup)
-            spans = _divided(messages, trained, whole, answer_spans)
+            spans = learned.without_excluded(messages, trained, whole, answer_spans)
         templates.require_contents(messages, trained, whole)
-        explained = self._explain(write, messages, reasons, whole) if explains else ()
+        explained = learned.explain(write, self._markup, messages, reasons, whole) if explains else ()
         return Written(text=whole, loss_mask=spans, by_template=True, reasons=explained)
-
-    def _all_but(
-        self,
-        write: templates.Write,
-        messages: Sequence[Message],
-        answers: Sequence[int],
-        trained: Sequence[int],
-        whole: str,
-    ) -> list[templates.Span]:
-        """Return the characters of a conversation without those of answers, or parts of them, that marks exclude."""
-        marked = [
-            turn
-            for turn in answers
-            if turn > 0 and (marks.reason(messages[turn]) or marks.loss_ranges(messages[turn]) is not None)
-        ]
-        spans, start = [], 0
-        for turn, span in zip(
-            marked, templates.find_answers(write, messages, marked, whole, self._markup), strict=True
-        ):
-            spans.append((start, span[0]))
-            if turn in trained:
-                spans += _divided(messages, [turn], whole, [span])
-            start = span[1]
-        return [*spans, (start, len(whole))]
-
-    def _explain(
-        self, write: templates.Write, messages: Sequence[Message], reasons: Mapping[int, str], whole: str
-    ) -> list[tuple[templates.Span, str]]:
-        explained = []
-        for turn, reason in reasons.items():
-            try:
-                span = (0, len(write(messages[:1], False).rstrip()))
-                if turn:
-                    (span,) = templates.find_answers(write, messages, [turn], whole, self._markup)
-            except TemplateLimitError:
-                raise
-            except Exception:  # noqa: BLE001  (its characters are not known: a template's code may raise anything)
-                continue
-            explained.append((span, f"message {turn + 1}: {reason}"))
-        return explained
 
     def _require_template(self) -> None:
         if not self.has_template:
@@ -383,86 +330,11 @@ class Renderer:
         return "developer" in self._chat_template(None)
 
 
-def _why_not(messages: Sequence[Message], turn: int, answers: Sequence[int], first: int, train_on: TrainOn) -> str:
-    """Return why an answer is not learned; empty if it is."""
-    if reason := marks.reason(messages[turn]):
-        return reason
-    if train_on == "all":
-        return ""
-    if turn == 0:
-        return "no prompt precedes it"
-    if turn < first:
-        return "it is in the prompt"
-    return (
-        "train_on=completion learns the last answer alone" if train_on == "completion" and turn != answers[-1] else ""
-    )
-
-
-def _divided(
-    messages: Sequence[Message], turns: Sequence[int], whole: str, spans: Sequence[templates.Span]
-) -> list[templates.Span]:
-    """Return the characters of answers, without the parts of them that are marked as not learned."""
-    divided: list[templates.Span] = []
-    for turn, span in zip(turns, spans, strict=True):
-        parts = marks.loss_ranges(messages[turn])
-        if parts is None:
-            divided.append(span)
-        else:
-            divided += templates.find_part_spans(whole, span, str(messages[turn]["content"]), parts)
-    return divided
-
-
-def _spans_of_turns(
-    write: templates.Write,
-    messages: Sequence[Message],
-    answers: Sequence[int],
-    trained: Sequence[int],
-    whole: str,
-    spans: Sequence[templates.Span],
-) -> list[templates.Span]:
-    """Return those of the characters that a template marks which belong to answers that are learned."""
-    starts = {
-        turn: templates.find_start(write, messages, turn, whole)
-        for turn in answers
-        if turn >= min(trained, default=len(messages))
-    }
-    if list(trained) == [turn for turn in answers if turn > 0] and all(
-        marks.loss_ranges(messages[turn]) is None for turn in trained
-    ):
-        return list(spans)
-    chosen: list[templates.Span] = []
-    for span in spans:
-        # Marks may begin before the prompt ends, so the answer is the last that begins before their end.
-        turn = max((turn for turn, start in starts.items() if start < span[1]), default=-1)
-        if turn in trained:
-            chosen += _divided(messages, [turn], whole, [(max(span[0], starts[turn]), span[1])])
-    return chosen
-
-
 def _answers(row: Pair) -> list[Completion]:
     return [
         Completion(place=row.place, prompt=row.prompt, completion=completion, tools=row.tools)
         for completion in (row.chosen, row.rejected)
     ]
-
-
-def _require_none(rejected: Rejected, count: int) -> None:
-    """Raise DataError if there are rows that the template cannot write."""
-    if rejected.by_template:
-        raise DataError(
-            f"the chat template rejects {count_text(len(rejected.by_template))} of {count_text(count)} rows",
-            problems=_listed(rejected.by_template),
-            hint="correct these rows, skip them: --set on_bad_rows=skip, or use another template: --set template=FILE",
-        )
-    if rejected.changed:
-        raise DataError(
-            f"the chat template changes its own prefix in {count_text(len(rejected.changed))} of {count_text(count)} "
-            "rows: the model would learn to answer prompts that it never receives",
-            problems=_listed(rejected.changed),
-            hint="use a template that writes each prompt as in the whole conversation, such as those for training "
-            "that TRL has: --set template=FILE; or, if answers before the last are concerned, learn the last "
-            "alone: --set train_on=completion",
-        )
 
 
 def _user(text: str) -> Message:
@@ -481,9 +353,3 @@ def _messages(row: Row) -> Sequence[Message]:
 def _first_line(error: Exception) -> str:
     lines = str(error).splitlines()
     return lines[0] if lines else type(error).__name__
-
-
-def _listed(problems: Mapping[str, str]) -> list[str]:
-    listed = [f"{place}: {problem}" for place, problem in problems.items()][:MAX_LISTED]
-    unlisted = len(problems) - len(listed)
-    return [*listed, *([f"and {count_text(unlisted)} more"] if unlisted else [])]

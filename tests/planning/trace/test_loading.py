@@ -109,7 +109,7 @@ def _records() -> Iterator[tuple[str, Record]]:
 
     from shoestring.planning.trace import loading, simulated_device
     from shoestring.planning.trace.recorder import Recorder
-    from shoestring.recipe.options import Adaptation
+    from shoestring.recipe.adaptation import Adaptation
     from shoestring.techniques import adapt
 
     simulated_device.set_up()

@@ -3,11 +3,12 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from collections import namedtuple
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,48 @@ def test_card_has_facts_and_no_paths(run):
         assert b"someone" not in content and str(run.parent).encode() not in content
 
 
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Options that are places of this machine."""
+
+    data: Path | None = None
+    near: Path | None = None
+    text: str = ""
+    mark: str = "</think>"
+
+
+class Placed(Exportable):
+    def __init__(self, options=Places()):
+        self.options = options
+
+    def model(self):
+        return Line(3, 1)
+
+
+class Line(nn.Linear):
+    def forward(self, numbers):
+        return super().forward(numbers) * 1.0
+
+
+def test_exports_have_no_paths_of_this_machine(tmp_path, monkeypatch):
+    """Neither those of the options, the run and the folder in which the command is given, nor those of the code."""
+    monkeypatch.chdir(tmp_path)
+    near = Path("unpublished_thesis") / "rows.csv"
+    near.parent.mkdir()
+    near.touch()
+    options = {"data": tmp_path / near, "near": near, "text": "~/unpublished_thesis/rows.csv"}
+    shoestring.train(Placed(), run=tmp_path / "run", on="cpu", probe=False, **options)
+    for to in ("safetensors", "onnx"):
+        exported = shoestring.export(tmp_path / "run", to=to, recipe=Placed())
+        files = entries(Path(exported.path))
+        assert "preprocessing/manifest.json" in files
+        private = [str(tmp_path), near.parent.name, str(Path(__file__).parents[2]), str(Path(torch.__file__).parent)]
+        for name, content in files.items():
+            assert [text for text in private if text.encode() in content] == [], f"{to}: {name}"
+    saved = json.loads((tmp_path / "run" / "export" / "safetensors" / "options.json").read_text())
+    assert saved["mark"] == "</think>" and saved["data"] == saved["near"] == saved["text"] == "rows.csv"
+
+
 @pytest.mark.parametrize("place", ["light", "light/update-00000003", "checkpoints/update-00000006"])
 def test_all_weights_of_a_run_are_exported(run, place):
     state = RunDirectory(run).state()
@@ -188,6 +231,24 @@ def test_an_existing_folder_is_not_replaced_unless_an_export_made_it(run, run_co
     out.symlink_to(tmp_path / "elsewhere")
     assert run_command(*command, file, "--overwrite")[0] == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "mine.py", "out", "run"]
+
+
+def test_an_export_in_place_of_a_run_says_how_its_weights_are_used(run, tmp_path, run_command):
+    file = tmp_path / "mine.py"
+    file.write_text("from tests.runs.export.test_export import Exportable\n\nclass Exportable(Exportable):\n    pass\n")
+    plan = json.loads((run / "plan.json").read_text())
+    (run / "plan.json").write_text(json.dumps({**plan, "recipe": "mine.py"}))
+    out = tmp_path / "an export"
+    shoestring.export(run, to="safetensors", recipe=str(file), out=out)
+    status, _, message = run_command("evaluate", out)
+    hint = next(line for line in message.splitlines() if line.startswith("hint: "))
+    words = shlex.split(hint.partition(": pass ")[2].partition(", with --set")[0])
+    assert status == 2 and words == [str(out), "--recipe", "mine.py"]
+    assert run_command("evaluate", out, "--recipe", file)[0] == 0
+    graph = shoestring.export(run, to="onnx", recipe=str(file)).path
+    with pytest.raises(UsageError) as error:
+        shoestring.evaluate(graph)
+    assert error.value.hint.endswith("to onnx, which other libraries load: pass the run that it was made from")
 
 
 def test_unusable_requests_are_refused(run, monkeypatch):

@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 import shoestring
 from shoestring.answers import live
 from shoestring.base import display
-from shoestring.base.errors import UsageError
+from shoestring.base.errors import RunError, UsageError
 from shoestring.runs.folds.cross_validation import cross_validate
 from shoestring.runs.folds.outcome import metrics_of_folds
 from shoestring.runs.folds.predict import mean_of
@@ -131,6 +131,7 @@ def test_interrupted_folds_end_in_the_same_bits(unbroken, tmp_path):
 
 
 RECIPE = """
+import os
 import torch
 
 class Lines:
@@ -143,6 +144,8 @@ class Lines:
         return torch.zeros(size, 2), torch.zeros(size)
 
     def loss(self, model, batch):
+        if number := int(os.environ.get("SIGNAL_TO_ITSELF", "0")):
+            os.kill(os.getpid(), number)
         return (model(batch[0])[:, 0] - batch[1]).square().mean()
 
     def data(self):
@@ -188,6 +191,33 @@ def test_child_processes_train_and_predict_the_folds(tmp_path, monkeypatch):
     notebook = shoestring.cross_validate(str(file), folds=2, run=tmp_path / "notebook", on="cpu")
     assert notebook.status == "finished" and [values["fold"] for values in started] == ["1/2", "2/2"]
     assert (tmp_path / "notebook" / "out_of_fold.jsonl").read_bytes() == (run / "out_of_fold.jsonl").read_bytes()
+
+
+def test_the_command_that_continues_is_that_of_all_folds(tmp_path, monkeypatch):
+    file, run = tmp_path / "lines.py", tmp_path / "run"
+    file.write_text(RECIPE)
+    whole = f"shoestring train {file} --folds 2 --run {run} --on cpu"
+    request = LaunchRequest(run=run, started=time.monotonic(), on="cpu", probe=False)
+
+    def in_child(work):
+        os.environ["SIGNAL_TO_ITSELF"] = str(signal.SIGKILL)
+        work()
+        return 0
+
+    monkeypatch.setenv("SIGNAL_TO_ITSELF", "0")
+    with pytest.raises(RunError, match="ended by SIGKILL") as error:
+        cross_validate(str(file), {}, request, 2, in_child=in_child)
+    assert error.value.hint == f"train again to continue from update 0: {whole}"
+    assert json.loads((run / "fold-1" / "state.json").read_text())["next"] == whole
+    # A signal that asks to stop, in this process; and the run of one fold alone.
+    monkeypatch.setenv("SIGNAL_TO_ITSELF", str(signal.SIGTERM))
+    shoestring.cross_validate(str(file), folds=2, run=run, on="cpu")
+    assert json.loads((run / "fold-1" / "state.json").read_text())["next"] == whole
+    alone = shoestring.train(str(file), run=run / "fold-1", on="cpu")
+    assert alone.status == "paused"
+    assert json.loads((run / "fold-1" / "state.json").read_text())["next"] == (
+        f"shoestring train {file} --run {run / 'fold-1'} --on cpu"
+    )
 
 
 def test_one_limit_is_for_all_folds(tmp_path):

@@ -265,7 +265,10 @@ def test_memory_does_not_grow_with_the_number_of_inputs(run, tmp_path):
     ("answer", "message"),
     [
         ([1], "returned 1 values for a batch of 2 samples"),
-        ([1, object()], "which is not JSON"),
+        (
+            [1, object()],
+            "for the row with the id 1, returned <object object at 0x[0-9a-f]*> of type object, which is not",
+        ),
         ([{"prediction": 1, "files": {"../x": b""}}] * 2, "not a name for a file in the output folder"),
         ([{"prediction": 1, "files": {"x": b""}}] * 2, "have a file of the same name"),
         ([{"prediction": 1, "files": {"predictions.jsonl": b""}}] * 2, "not a name for a file in the output folder"),

@@ -103,7 +103,14 @@ def test_format_2_names_no_run():
         parse(add_digest({**content(WEIGHTS), "format": 2}), FOLDER)
 
 
-@pytest.mark.parametrize("run", [None, "a" * 32, {}, {"id": "a"}, {"id": "a" * 32, "options": []}])
+@pytest.mark.parametrize(
+    "run",
+    [
+        *(None, "a" * 32, {}, {"recipe": "temporal"}, {"id": "a" * 32, "options": []}, {"id": "a" * 32, "recipe": 1}),
+        *({"id": value} for value in (1, "a", "a" * 31, "a" * 33, "A" * 32, "g" * 32)),
+        {"id": "a" * 32, "name": "of a key that no version has written"},
+    ],
+)
 def test_damaged_name_of_a_run_is_damage(run):
     with pytest.raises(DamagedFileError, match="the run"):
         parse(add_digest({**content(WEIGHTS), "run": run}), FOLDER)

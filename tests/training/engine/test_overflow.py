@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from shoestring.base.settings import Settings
-from shoestring.recipe.options import Adaptation
+from shoestring.recipe.adaptation import Adaptation
 from shoestring.techniques import adapt, fp32_modules
 from shoestring.training.data.loading import Loader
 from shoestring.training.data.order import DataOrder

@@ -1,5 +1,6 @@
 """A file of another run in a run's directory is an error of every command that would read it."""
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -15,6 +16,7 @@ from shoestring.remote.backup.urls import parse_url
 from shoestring.runs.calibrate import load_calibration
 from shoestring.training.checkpoint import folder
 from shoestring.training.checkpoint.files import write_json
+from shoestring.training.checkpoint.identity import is_id, new_id
 from shoestring.training.checkpoint.light import save_light
 from shoestring.training.checkpoint.store import Store
 from shoestring.training.run_directory.directory import RunDirectory
@@ -154,6 +156,37 @@ def test_weights_of_the_user_and_damaged_files_name_no_run(run):
     run.state_file.unlink()
     (run.preprocessing / "manifest.json").unlink()
     require_one_run(run.path)
+
+
+@pytest.mark.parametrize("run_id", ["abc", OWN_ID[1:], f"{OWN_ID}a", OWN_ID.upper()])
+def test_id_of_another_form_is_not_that_of_the_run(run, run_id):
+    run.state_file.write_text(json.dumps({"run": run_id, "update": 9}))
+    with pytest.raises(UsageError, match=r"state\.json is of another run than .*: it is of a run without an id"):
+        require_one_run(run.path)
+
+
+def test_state_before_the_first_update_and_a_damaged_plan_name_no_run(run, other):
+    run.state_file.write_text('{"status": "running", "update": 0}')
+    require_one_run(run.path)
+    take(run, other, "best")
+    run.plan_file.write_text("{}")
+    require_one_run(run.path)
+
+
+def test_full_disk_leaves_a_run_without_an_id(earlier, monkeypatch, capsys):
+    content = earlier.plan_file.read_bytes()
+
+    def write(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(StoredPlan, "write", write)
+    name_run(earlier.path)
+    assert (earlier.plan_file.read_bytes(), capsys.readouterr().err) == (content, "")
+
+
+def test_runs_get_different_ids():
+    ids = {new_id() for _ in range(9)}
+    assert len(ids) == 9 and all(map(is_id, ids))
 
 
 def test_run_of_an_earlier_version_gets_an_id_once(earlier, capsys):

@@ -167,6 +167,7 @@ def _spawn(live: LoadedRecipe | None = None) -> ChildProcess:
             stdout=output,
             stderr=output,
             pass_fds=descriptors,
+            process_group=0,  # Ctrl-C is for this process, which ends the other one
         )
     pipes.close_child_ends()
     spare.close_child_ends()

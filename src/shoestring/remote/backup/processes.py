@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -63,7 +63,7 @@ def copying(run: RunDirectory, url: str | None, stop: Stop, option: str = "--bac
         run_id = ensure_identity(run, location.url)
     command = [*_COMMAND, "copy", str(run.path.absolute()), location.url, run_id]
     try:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        process = _start(command)
     except OSError as error:  # no memory, or too many processes
         write_messages(f"note: the run is not copied to {location.url}: {reason(error)}; training is not affected")
         yield
@@ -92,8 +92,7 @@ def restoring(
     location = parse_url(url, option)
     verb = "restore_or_begin" if backup is not None and parse_url(backup) == location else "restore"
     command = [*_COMMAND, verb, str(run.path.absolute()), location.url, option]
-    # In a group of its own: Ctrl-C is for this process, and would end the other one while it still imports.
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0) as process:
+    with _start(command) as process:
         try:
             assert process.stdout
             answer = _next_answer(process.stdout, process, should_stop, option)
@@ -102,6 +101,11 @@ def restoring(
             raise
     message = answer.get("restored")
     write_messages(str(message))
+
+
+def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start a process in a group of its own: Ctrl-C is for this one, and would end the other while it imports."""
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
 
 
 def _next_answer(

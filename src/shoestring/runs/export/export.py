@@ -21,7 +21,8 @@ from shoestring.runs.export import model_card, onnx
 from shoestring.runs.model import Model, load_model
 from shoestring.runs.run import Run
 from shoestring.training.checkpoint.files import directory_bytes, json_text, write_file, write_text
-from shoestring.training.checkpoint.folder import write_folder
+from shoestring.training.checkpoint.folder import MANIFEST as FOLDER_MANIFEST
+from shoestring.training.checkpoint.folder import verify_folder, write_folder
 from shoestring.training.data.seeded import seeded_data
 from shoestring.training.run_directory.contents import EXPORT, PREPROCESSING
 from shoestring.version import __version__
@@ -240,8 +241,16 @@ def _important_options(loaded: LoadedRecipe) -> dict[str, Any]:
     own = own_fields(loaded)
     return {
         name: value
-        for name, value in config.as_json(loaded.options).items()
+        for name, value in _options(loaded).items()
         if value is not None and (name in own or value != option_fields(loaded)[name].default)
+    }
+
+
+def _options(loaded: LoadedRecipe) -> dict[str, Any]:
+    """Return the options without the places of this machine: whoever publishes an export publishes them."""
+    return {
+        name: loaded.paths[name].name if name in loaded.paths else model_card.without_path(value)
+        for name, value in config.as_json(loaded.options).items()
     }
 
 
@@ -259,10 +268,7 @@ def _write_safetensors(loaded: LoadedRecipe, model: "nn.Module", folder: Path, _
     from shoestring.training.checkpoint.light import save_light
 
     path = save_light(folder, model, {"recipe": loaded.name})
-    write_text(
-        folder / "options.json",
-        json_text({name: model_card.without_path(value) for name, value in config.as_json(loaded.options).items()}),
-    )
+    write_text(folder / "options.json", json_text(_options(loaded)))
     notes = ["`options.json` has the options of the recipe that made the model."]
     if path.name != "model.safetensors":
         notes.append("These are the weights of the adapter alone; it needs the base model that it was trained on.")
@@ -299,10 +305,16 @@ def _copy_preprocessing(opened: _Opened, folder: Path) -> None:
     """Copy what the run has stored for inference besides the weights, or let the recipe write it."""
     run, save = opened.model.run.directory, opened.model.run.loaded.parts.use.save_preprocessing
     if run and run.preprocessing.is_dir():
-        for path in sorted(run.preprocessing.rglob("*")):
-            if path.is_file():
-                copy = folder / path.relative_to(run.preprocessing)
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                write_file(copy, read_blocks(path, follow=False))
+        verify_folder(run.preprocessing)
+        # The run's own manifest names its options, and so the paths of its data; that of the copy names no run.
+        write_folder(folder, partial(_copy_files, run.preprocessing))
     elif run and save and opened.data:
         write_folder(folder, save)
+
+
+def _copy_files(source: Path, folder: Path) -> None:
+    for path in sorted(source.rglob("*")):
+        if path.is_file() and path != source / FOLDER_MANIFEST:
+            copy = folder / path.relative_to(source)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            write_file(copy, read_blocks(path, follow=False))

@@ -19,6 +19,7 @@ from shoestring.base.processes import is_running
 from shoestring.base.reading import read_json
 from shoestring.base.system_errors import explaining
 from shoestring.base.units import bytes_text
+from shoestring.runs.exported import MANIFEST
 from shoestring.training.checkpoint.files import (
     directory_bytes,
     json_text,
@@ -31,7 +32,7 @@ from shoestring.training.checkpoint.files import (
 )
 from shoestring.training.run_directory.contents import PLAN
 
-MANIFEST, CARD = "export.json", "README.md"
+CARD = "README.md"
 _RUST_ERROR = re.compile(r"\(os error ([0-9]{1,3})\)")
 _HIDDEN = re.compile(r"\.(?P<name>.+)\.(?P<state>writing|replaced)-(?P<pid>[0-9]{1,9})")
 

@@ -89,8 +89,9 @@ def without_paths(text: str) -> str:
 
 
 def without_path(value: Any) -> Any:
-    """Return the last name of a value that is an absolute path, and any other value as it is."""
-    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
+    """Return the last name of a value that is an absolute path or one below a home, and any other value as it is."""
+    is_path = isinstance(value, str) and (Path(value).is_absolute() or value.startswith("~"))
+    return Path(value).name if is_path else value
 
 
 def _section(title: str, lines: Sequence[str]) -> list[str]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MODEL, FACTS = "model.onnx", "graph.json"
+_STACK_TRACE = "pkg.torch.onnx.stack_trace"
 _USAGE = """\
 import numpy
 import onnxruntime
@@ -83,6 +84,7 @@ def _export(graph: OnnxGraph, example: "tuple[Tensor, ...]", path: Path) -> None
                 verbose=False,
             )
             _name_axes(program.model, graph)
+            _remove_stack_traces(program.model)
             program.save(str(path))
     except Exception as error:
         raise RunError(
@@ -115,6 +117,13 @@ def _name_axes(model: Any, graph: OnnxGraph) -> None:
             for index, name in axes.items():
                 sizes[index] = name
             value.shape = type(value.shape)(sizes)
+
+
+def _remove_stack_traces(model: Any) -> None:
+    """Remove the lines of Python that each operation is of: they have the paths of this machine's files."""
+    for graph in (model.graph, *model.functions.values()):
+        for node in graph:
+            node.metadata_props.pop(_STACK_TRACE, None)
 
 
 def _run(session: Any, graph: OnnxGraph, inputs: "Sequence[Tensor]") -> "list[Tensor]":

@@ -138,7 +138,7 @@ def _train(
     if in_child is None:
         return work()
     assert isinstance(recipe, str)
-    command = resume_command(recipe, request.run, request.on, allow_cpu=request.allow_cpu)
+    command = resume_command(recipe, request.run, request.on, allow_cpu=request.allow_cpu, folds=request.folds)
     try:
         return train_supervised(
             lambda: in_child(work),

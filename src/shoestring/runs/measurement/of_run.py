@@ -15,8 +15,8 @@ from typing import Any
 
 from shoestring.base.errors import UsageError
 from shoestring.base.reading import number, read_blocks
+from shoestring.recipe.adaptation import Adaptation
 from shoestring.recipe.installed import built_in_names
-from shoestring.recipe.options import Adaptation
 from shoestring.training.checkpoint.files import json_digest, with_digest
 from shoestring.training.monitor import events as record
 from shoestring.training.monitor.events import Event

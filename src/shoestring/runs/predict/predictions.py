@@ -15,19 +15,19 @@ FILES = "files"
 """The key of a prediction with the contents of files, by name, which are not JSON."""
 
 
-def predict_batch(loaded: LoadedRecipe, model: "nn.Module", batch: Any, samples: int) -> list[Any]:
-    """Return the recipe's predictions for the samples of a batch, as JSON.
+def predict_batch(loaded: LoadedRecipe, model: "nn.Module", batch: Any, identifiers: Sequence[Any]) -> list[Any]:
+    """Return the recipe's predictions for the samples of a batch with these identifiers, as JSON.
 
     Raises RunError if they are not one for each sample, or not JSON.
     """
     assert loaded.parts.use.predict
-    return _as_list(loaded.parts.use.predict(model, batch), samples, "predict(model, batch)")
+    return _as_list(loaded.parts.use.predict(model, batch), identifiers, "predict(model, batch)")
 
 
-def batch_targets(loaded: LoadedRecipe, batch: Any, samples: int) -> list[Any]:
-    """Return the true answers of the samples of a batch, as JSON. Raises as `predict_batch` does."""
+def batch_targets(loaded: LoadedRecipe, batch: Any, identifiers: Sequence[Any]) -> list[Any]:
+    """Return the true answers of the samples of a batch, as JSON. Arguments and errors are those of `predict_batch`."""
     assert loaded.parts.evaluation.targets
-    return _as_list(loaded.parts.evaluation.targets(batch), samples, "targets(batch)")
+    return _as_list(loaded.parts.evaluation.targets(batch), identifiers, "targets(batch)")
 
 
 def columns_of(prediction: Any) -> dict[str, Any]:
@@ -51,14 +51,15 @@ def spread(value: Any, count: int) -> Sequence[Any]:
     return value
 
 
-def _as_list(values: Any, samples: int, source: str) -> list[Any]:
+def _as_list(values: Any, identifiers: Sequence[Any], source: str) -> list[Any]:
     items = list(values.tolist() if hasattr(values, "tolist") else values)
-    if len(items) != samples:
+    if len(items) != len(identifiers):
         raise RunError(
-            f"{source} returned {len(items)} values for a batch of {samples} samples",
+            f"{source} returned {len(items)} values for a batch of {len(identifiers)} samples",
             hint="return one value for each sample",
         )
-    return [as_json(item, source) for item in items]
+    names = (f"{source}, for the row with the id {identifier}," for identifier in identifiers)
+    return [as_json(item, name) for item, name in zip(items, names, strict=True)]
 
 
 def as_json(value: Any, source: str) -> Any:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any
 
 from shoestring.base.errors import RunError, ShoestringError
@@ -76,7 +76,9 @@ class Predictor:
                 samples[index] = item.load() if item.load else None
             except Exception as error:  # noqa: BLE001  (one input must not end the others; libraries raise anything)
                 errors[index] = _describe(error)
-        answers = self._predict_samples(samples, errors, number)
+        starts = accumulate(map(_row_count, window), initial=position)
+        identifiers = [_identifiers([item], start)[0] for item, start in zip(window, starts, strict=False)]
+        answers = self._predict_samples(samples, identifiers, errors, number)
         rows: list[Row] = []
         for index, item in enumerate(window):
             values = {} if self.with_targets else {"input": item.value}
@@ -84,7 +86,9 @@ class Predictor:
             rows += _rows(item, position + len(rows), columns, errors.get(index))
         return rows
 
-    def _predict_samples(self, samples: dict[int, Any], errors: dict[int, str], number: int) -> dict[int, Row]:
+    def _predict_samples(
+        self, samples: dict[int, Any], identifiers: list[Any], errors: dict[int, str], number: int
+    ) -> dict[int, Row]:
         """Return the columns of each sample by its index, and add to `errors` those that do not fit into memory.
 
         After out-of-memory all samples are predicted again: their bits depend on which ones are predicted together.
@@ -98,7 +102,9 @@ class Predictor:
             indices = list(samples)
             for start in range(0, len(indices), self.size):
                 group = indices[start : start + self.size]
-                predict = partial(self._predict_batch, [samples[index] for index in group])
+                predict = partial(
+                    self._predict_batch, [samples[index] for index in group], [identifiers[index] for index in group]
+                )
                 result = catch_out_of_memory(predict)
                 if isinstance(result, Failure):
                     free_unused_memory()
@@ -131,7 +137,7 @@ class Predictor:
                 hint="use shorter or smaller inputs, another precision, or a machine with more memory",
             )
 
-    def _predict_batch(self, samples: list[Any]) -> list[Row]:
+    def _predict_batch(self, samples: list[Any], identifiers: list[Any]) -> list[Row]:
         import torch
 
         from shoestring.techniques.memory_format import reshaping_views
@@ -144,10 +150,10 @@ class Predictor:
             stack.enter_context(reshaping_views(run.settings.memory_format))
             batch = evaluation_collate_function(run.loaded.recipe)(samples)
             batch = to_device(batch, run.device, run.settings.memory_format)
-            predictions = predict_batch(run.loaded, self.model.module, batch, len(samples))
+            predictions = predict_batch(run.loaded, self.model.module, batch, identifiers)
             rows = [columns_of(prediction) for prediction in predictions]
             if self.with_targets:
-                targets = batch_targets(run.loaded, batch, len(samples))
+                targets = batch_targets(run.loaded, batch, identifiers)
                 rows = [{"target": target, **row} for target, row in zip(targets, rows, strict=True)]
         return rows
 

@@ -250,7 +250,7 @@ def _trusted_state(directory: RunDirectory) -> StoredState | None:
 
 def _resume_command(recipe: str | object, request: LaunchRequest) -> str:
     if isinstance(recipe, str):
-        return resume_command(recipe, request.run, request.on, allow_cpu=request.allow_cpu)
+        return resume_command(recipe, request.run, request.on, allow_cpu=request.allow_cpu, folds=request.folds)
     return f"run the script that started {request.run} again"
 
 

@@ -63,6 +63,7 @@ def train_in_ranks(
             "disk_bytes": request.disk_bytes,
             "started": started,
             "allow_inexact": request.allow_inexact,
+            "folds": request.folds,
         }
 
     def on_restart(reason: str, number: int) -> None:

@@ -77,7 +77,7 @@ def _train(job: dict[str, Any]) -> int:
     from shoestring.training.run_directory.directory import RunDirectory
     from shoestring.training.session.stop import SessionOver
 
-    names = ("on", "limit_seconds", "disk_bytes", "started", "allow_inexact")
+    names = ("on", "limit_seconds", "disk_bytes", "started", "allow_inexact", "folds")
     request = LaunchRequest(run=Path(job["run"]), **{name: job[name] for name in names})
     directory = RunDirectory(request.run)
     with StopSignals() as signals:

@@ -120,6 +120,7 @@ def open_session(
         stop=stop,
         disk_bytes=disk_bytes,
         allow_inexact=request.allow_inexact,
+        folds=request.folds,
         identity=directory.identity(),
         ranks=Ranks.join(),
     ), library

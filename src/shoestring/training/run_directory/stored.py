@@ -330,14 +330,16 @@ class StoredState:
         return Outcome(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Outcome)})
 
 
-def resume_command(recipe: str, run: Path, target: str = "local", *, allow_cpu: bool = False) -> str:
+def resume_command(recipe: str, run: Path, target: str = "local", *, allow_cpu: bool = False, folds: int = 1) -> str:
     """Return the command that continues the run of a recipe, given by its name or path.
 
-    `allow_cpu` is of a run that may have no plan yet: one that was planned for the CPU does not need it.
+    `allow_cpu` is of a run that may have no plan yet: one that was planned for the CPU does not need it. A run that is
+    one of several `folds` is continued together with the others, in the folder of all.
     """
     options = [] if target == "local" else ["--on", target]
     options += ["--allow-cpu"] if allow_cpu else []
-    return shell.join(["shoestring", "train", recipe, "--run", run, *options])
+    of_all = ["--folds", str(folds)] if folds > 1 else []
+    return shell.join(["shoestring", "train", recipe, *of_all, "--run", run.parent if of_all else run, *options])
 
 
 def _require_divisor(gpus: int | None, logical_shards: int | None) -> None:

@@ -42,7 +42,8 @@ def writing_logs(events_file: Path, folder: Path, names: Sequence[str]) -> Itera
 def _start(events_file: Path, folder: Path, name: str) -> subprocess.Popen[bytes] | None:
     command = [*_COMMAND, str(events_file), str(folder), name]
     try:
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        # In a group of its own: Ctrl-C is for the run, and would end this process while it imports.
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, process_group=0)
     except OSError as error:  # no memory, or too many processes
         write_messages(f"note: {folder} is not written: {reason(error)}; training is not affected")
         return None
