@@ -1,9 +1,10 @@
 """List the statements for a GPU that the tests of the laboratory execute, and those that they do not.
 
-    .stacks/kaggle/bin/python -m benchmarks.lab.coverage [--json FILE] [--name NAME] [--tests PATH ...]
+    .stacks/kaggle/bin/python -m benchmarks.lab.coverage [--json FILE] [--name NAME] [--tests PATH ...] [--data FOLDER]
 
 Statements for a GPU are those of functions and classes that name CUDA (`cuda_statements.py`). All processes that the
 tests start count. What is not executed needs a reason in `unexecuted.toml`; the exit status is 1 if one is missing.
+With --data the tests can be run in parts: each call counts what those before it have executed of the same sources.
 """
 
 import argparse
@@ -45,7 +46,7 @@ def run_tests(tests: Sequence[str], folder: Path) -> int:
     configuration = folder / "coveragerc"
     configuration.write_text(_CONFIGURATION.format(sources=SOURCES, folder=folder), encoding="utf-8")
     startup = folder / "startup"
-    startup.mkdir()
+    startup.mkdir(exist_ok=True)
     (startup / "sitecustomize.py").write_text(_STARTUP, encoding="utf-8")
     variables = {
         **os.environ,
@@ -61,7 +62,7 @@ def run_tests(tests: Sequence[str], folder: Path) -> int:
 def executed_lines(folder: Path) -> dict[str, Lines]:
     """Return the executable and the executed lines of each file of `PACKAGES`, relative to the sources."""
     coverage = Coverage(config_file=str(folder / "coveragerc"))
-    coverage.combine()
+    coverage.combine(keep=True)
     lines = {}
     for package in PACKAGES:
         for path in (SOURCES / package).rglob("*.py"):
@@ -112,10 +113,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, default=RESULTS, help="file with results by name; default: %(default)s")
     parser.add_argument("--name", default="all of the laboratory", help="of this result; default: %(default)s")
     parser.add_argument("--tests", nargs="+", default=["tests/lab"], help="default: %(default)s")
+    parser.add_argument("--data", type=Path, help="folder that keeps what tests execute; default: a temporary one")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="lab-coverage-") as name:
-        status = run_tests(options.tests, Path(name))
-        result = summary(executed_lines(Path(name)))
+        folder = Path(name) if options.data is None else options.data.resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        status = run_tests(options.tests, folder)
+        result = summary(executed_lines(folder))
     missing = without_reason(result["unexecuted"])
     results = json.loads(options.json.read_text(encoding="utf-8")) if options.json.exists() else {}
     options.json.write_text(json.dumps({**results, options.name: result}, indent=1) + "\n", encoding="utf-8")

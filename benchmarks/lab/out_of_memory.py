@@ -1,7 +1,7 @@
 """Let each request for device memory fail in updates, evaluations, saves, loading and generation.
 
     python -m benchmarks.rehearse.simulated --stack kaggle -- -m benchmarks.lab.out_of_memory [--json FILE]
-        [--scenario NAME ...] [--every N]
+        [--scenario NAME ...] [--every N] [--add]
 
 A case lets the n-th request fail, or it and the next one, or all from there on. What is right: the work ends with the
 bits of one that had the smaller sizes from the start, or with the documented error, after which the same command
@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,6 @@ from shoestring.base.units import seconds_text
 from shoestring.version import __version__
 
 RESULTS = Path(__file__).parents[1] / "results"
-TWO_GPUS = "two GPUs"
 EVERY_FURTHER = 5
 """Two failures in succession, and all from there on, begin at every so many requests: their places are those of one
 failure."""
@@ -50,9 +49,10 @@ class Results:
         self.defects: list[dict[str, Any]] = []
         self._started_at = time.monotonic()
 
-    def begin(self, name: str, requests: int | None) -> None:
+    def begin(self, name: str, requests: int | None, every: int) -> None:
         """Begin a scenario that makes so many requests without failures, if they are counted."""
-        self._rows.append({"scenario": name, "requests": requests, "cases": 0, "outcomes": Counter(), "places": set()})
+        row = {"scenario": name, "every": every, "requests": requests, "cases": 0}
+        self._rows.append({**row, "outcomes": Counter(), "places": set()})
 
     @property
     def scenario(self) -> str:
@@ -73,15 +73,21 @@ class Results:
                 | {"outcome": outcome}
             )
 
-    def content(self, every: int) -> dict[str, Any]:
+    def add_earlier(self, content: Mapping[str, Any]) -> None:
+        """Begin with the results of other scenarios, as they are in a file."""
+        self._rows = [*content["scenarios"]]
+        self._places, self._outcomes = Counter(content["failures_by_place"]), Counter(content["outcomes"])
+        self.defects = [*content["defects"]]
+        self._started_at -= 60 * content["minutes"]
+
+    def content(self) -> dict[str, Any]:
         rows = [
-            {**row, "outcomes": dict(row["outcomes"]), "places": len(row["places"])}
+            {**row, "outcomes": dict(row["outcomes"]), "places": _number(row["places"])}
             for row in self._rows
             if row["cases"]
         ]
         return {
             "versions": {"shoestring": __version__, "torch": torch.__version__},
-            "every": every,
             "minutes": (time.monotonic() - self._started_at) / 60,
             "cases": sum(self._outcomes.values()),
             "outcomes": dict(self._outcomes),
@@ -89,6 +95,11 @@ class Results:
             "scenarios": rows,
             "defects": self.defects,
         }
+
+
+def _number(places: set[str] | int) -> int:
+    """Return the number of places; a file has nothing but that number."""
+    return places if isinstance(places, int) else len(places)
 
 
 class Progress:
@@ -120,26 +131,31 @@ def _cases(campaign: Campaign, every: int, offset: int) -> Iterator[tuple[float,
             yield complete / max(1.0, total), case
 
 
-def run(scenarios: Sequence[Scenario], *, with_ranks: bool, every: int, file: Path) -> Results:
-    """Run the cases, and write the results after each scenario."""
-    results, progress = Results(), Progress(len(scenarios) + with_ranks)
+def run(
+    scenarios: Sequence[Scenario], *, of_ranks: Sequence[str], every: int, file: Path, earlier: Mapping[str, Any] | None
+) -> Results:
+    """Run the cases, and write the results after each scenario, after those of an `earlier` content of the file."""
+    results, progress = Results(), Progress(len(scenarios) + bool(of_ranks))
+    if earlier:
+        results.add_earlier(earlier)
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
         for offset, scenario in enumerate(scenarios):
             with _quiet(Path(folder, "output")), Campaign(scenario, Path(folder, scenario.name)) as campaign:
-                results.begin(scenario.name, campaign.requests)
+                results.begin(scenario.name, campaign.requests, every)
                 for share, case in _cases(campaign, every, offset):
                     results.add(case.first, case.count, case.outcome, case.places, case.error)
                     progress.report(scenario.name, share)
             progress.report(scenario.name, 1.0, is_over=True)
-            _write(file, results.content(every))
-        if with_ranks:
-            print(f"{TWO_GPUS}: in processes of their own", flush=True)
-            for row in ranks.start(Path(folder, "ranks"), EVERY_OF_RANKS * every, seconds=LIMIT_SECONDS):
+            _write(file, results.content())
+        if of_ranks:
+            print(f"{', '.join(of_ranks)}: in processes of their own", flush=True)
+            cases = ranks.start(Path(folder, "ranks"), EVERY_OF_RANKS * every, seconds=LIMIT_SECONDS, names=of_ranks)
+            for row in cases:
                 if results.scenario != row["scenario"]:
-                    results.begin(row["scenario"], None)
+                    results.begin(row["scenario"], None, EVERY_OF_RANKS * every)
                 results.add(row["first"], row["count"], row["outcome"], row["places"], row["error"])
-            progress.report(TWO_GPUS, 1.0, is_over=True)
-            _write(file, results.content(every))
+            progress.report("two GPUs", 1.0, is_over=True)
+            _write(file, results.content())
     return results
 
 
@@ -165,13 +181,18 @@ def _quiet(output: Path) -> Iterator[None]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--json", type=Path, default=RESULTS / "lab-out-of-memory.json", help="output file")
-    names = [*(scenario.name for scenario in SCENARIOS), TWO_GPUS]
+    names = [*(scenario.name for scenario in SCENARIOS), *ranks.SCENARIOS]
     parser.add_argument("--scenario", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names))
     parser.add_argument("--every", type=int, default=1, help="only every N-th request fails; default: each")
+    parser.add_argument("--add", action="store_true", help="add to the file, which has none of these scenarios yet")
     options = parser.parse_args(arguments)
     scenarios = [scenario for scenario in SCENARIOS if scenario.name in options.scenario]
-    results = run(scenarios, with_ranks=TWO_GPUS in options.scenario, every=options.every, file=options.json)
-    content = results.content(options.every)
+    of_ranks = [name for name in ranks.SCENARIOS if name in options.scenario]
+    earlier = json.loads(options.json.read_text()) if options.add else None
+    if earlier and (known := {row["scenario"] for row in earlier["scenarios"]} & {*options.scenario}):
+        parser.error(f"{options.json} has results of {', '.join(sorted(known))}")
+    results = run(scenarios, of_ranks=of_ranks, every=options.every, file=options.json, earlier=earlier)
+    content = results.content()
     print(f"{content['cases']} cases in {content['minutes']:.1f} minutes: {content['outcomes']}")
     for defect in results.defects:
         print(json.dumps(defect)[:2000])

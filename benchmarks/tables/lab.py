@@ -85,13 +85,17 @@ def out_of_memory() -> str:
     result = read_result(OUT_OF_MEMORY)
     outcomes = sorted(result["outcomes"], key=result["outcomes"].get, reverse=True)
     rows = [
-        [row["scenario"], _count(row["requests"]), row["cases"], row["places"], *_counts(row["outcomes"], outcomes)]
+        [
+            row["scenario"],
+            *(_count(row["requests"]), row["every"], row["cases"], row["places"]),
+            *_counts(row["outcomes"], outcomes),
+        ]
         for row in result["scenarios"]
     ]
     requests = sum(row["requests"] or 0 for row in result["scenarios"])
     places = len(result["failures_by_place"])
-    rows.append(["all", _count(requests), _count(result["cases"]), places, *_counts(result["outcomes"], outcomes)])
-    return table(("scenario", "requests", "cases", "places", *outcomes), rows)
+    rows.append(["all", _count(requests), "", _count(result["cases"]), places, *_counts(result["outcomes"], outcomes)])
+    return table(("scenario", "requests", "N", "cases", "places", *outcomes), rows)
 
 
 def _counts(counts: Mapping[str, int], names: Sequence[str]) -> list[str]:

@@ -52,6 +52,7 @@ CASES = {
     "zero2, offload of the optimizer": (TEXTS, {**TWO, "sharding": "zero2", "offload": "optimizer"}),
     "zero3, offload of parameters": (TEXTS, {**TWO, "sharding": "zero3", "offload": "parameters"}),
     "zero3, checkpointing": (TEXTS, {**TWO, "sharding": "zero3", "precision": "fp16", "checkpointing": "full"}),
+    "TF32": (TEXTS, {"tf32": True}),
     "BatchNorm": (IMAGES, {}),
     "BatchNorm, channels last": (IMAGES, {"memory_format": "channels_last", "precision": "fp16"}),
     "BatchNorm in logical shards": (IMAGES, {"logical_shards": 2}),

@@ -1,11 +1,14 @@
 """Layers with packed weights: their memory, their gradients, and bit-identical state dicts."""
 
+import weakref
+
 import pytest
 
 pytest.importorskip("transformers")
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from shoestring.base.errors import UsageError
 from shoestring.techniques import nf4
@@ -31,6 +34,36 @@ def test_only_the_packed_weight_is_saved_for_backward():
     assert [tensor.dtype for tensor in saved] == [torch.uint8]
     result.sum().backward()
     assert values.grad is not None and values.grad.shape == values.shape
+
+
+class Alive(TorchDispatchMode):
+    """Records the sizes in bytes of the tensors that operators have made and that are there when each one is called."""
+
+    def __init__(self):
+        super().__init__()
+        self.made, self.sizes = [], {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        sizes = sorted(reference().nbytes() for reference in self.made if reference() is not None)
+        self.sizes.setdefault(func.overloadpacket.__name__, []).append(sizes)
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket.__name__ in ("_to_copy", "empty_like", "add", "new_empty", "mm"):  # others make views
+            self.made.append(weakref.ref(result.untyped_storage()))
+        return result
+
+
+def test_what_unpacking_takes_is_there_as_long_as_in_bitsandbytes():
+    """`Linear4bit.forward` and `_dequant_linear_fallback` have variables that the placeholder must have too."""
+    layer = Nf4Linear(nn.Linear(64, 32, bias=False), compute=torch.float16, double=True)
+    values = torch.zeros(4, 64, requires_grad=True)
+    copy, weight, scales, product = 4 * 64 * 2, 64 * 32 * 2, 64 * 32 // 64 * 4, 4 * 32 * 2
+    with Alive() as alive:
+        result = layer(values)
+    assert alive.sizes["mm"] == [sorted([copy, weight, scales, scales])]
+    assert alive.sizes["_to_copy"] == [[], sorted([copy, product])]  # the result, to fp32
+    with Alive() as alive:
+        result.sum().backward()
+    assert alive.sizes["new_empty"][-1].count(scales) == 1 and scales not in alive.sizes["mm"][-1]
 
 
 def build_packed_model(seed=0, *, double=True, compute=torch.float32):

@@ -3,7 +3,8 @@
     python -m benchmarks.lab.memory.predictions [--rows FOLDER] [--json OUT] [--side SIDE] [--only WORD ...]
 
 Each answer is appended to a file in FOLDER when it is known, and what is there is not computed again; `--side` computes
-the answers of one side only. OUT has the scores of all configurations with both answers.
+the answers of one side only. OUT has the scores of all configurations with both answers; with `--only` it keeps its
+other rows.
 """
 
 import json
@@ -75,10 +76,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.side:  # the other one's answers may be missing
         return 0
     print(describe(scores))
-    if not options.only:
-        scores.sort(key=lambda score: [item.id for item in items].index(score.id))
-        options.json.write_text(json.dumps({"rows": [item.json() for item in scores]}, indent=1) + "\n")
+    write(scores, options.json, keeps_others=bool(options.only))
     return 0
+
+
+def write(scores: Sequence[Score], file: Path, *, keeps_others: bool) -> None:
+    """Write the scores in the order of the configurations, with the other rows of the file or without them."""
+    rows = {row["id"]: row for row in json.loads(file.read_text(encoding="utf-8"))["rows"]} if keeps_others else {}
+    rows |= {item.id: item.json() for item in scores}
+    order = [item.id for item in configurations()]
+    in_order = sorted(rows.values(), key=lambda row: order.index(row["id"]))
+    file.write_text(json.dumps({"rows": in_order}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

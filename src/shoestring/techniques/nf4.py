@@ -64,11 +64,11 @@ class Nf4Linear(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name of the argument
         """Compute the product in the compute type and return it in the type of `input`."""
         bias = None if self.bias is None else self.bias.to(self.compute)
-        scales = [self._buffers[name] for name in SCALES if name in self._buffers]
+        scales = [self._buffers[name] for name in (*SCALES, "offset") if name in self._buffers]
         product: Any = _Product.apply
-        result: Tensor = product(
-            input.to(self.compute), self.weight, bias, (self.out_features, self.in_features), scales
-        )
+        # A variable, because bitsandbytes' layer has one: the copy is there until the result has its type.
+        values = input.to(self.compute)
+        result: Tensor = product(values, self.weight, bias, (self.out_features, self.in_features), scales)
         return result.to(input.dtype)
 
 
@@ -237,19 +237,29 @@ class _Product(torch.autograd.Function):
     def forward(ctx: Any, values: Tensor, packed: Tensor, bias: Tensor | None, shape: Any, scales: Any) -> Tensor:
         ctx.save_for_backward(packed)
         ctx.shape, ctx.scales = shape, scales
-        return functional.linear(values, _unpack(packed, shape, scales, values.dtype), bias)
+        # As in `_dequant_linear_fallback`, the scales in fp32 and their sum with the offset are there until the end.
+        fp32_scales = _fp32(scales)
+        _with_offset = fp32_scales + scales[-1] if len(scales) > 1 else None
+        return functional.linear(values, _unpacked(packed, shape, values.dtype), bias)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (packed,) = ctx.saved_tensors
-        weight = _unpack(packed, ctx.shape, ctx.scales, gradients[0].dtype)
+        # As in `dequantize_4bit`, the scales in fp32 are released before the product.
+        fp32_scales = _fp32(ctx.scales)
+        if len(ctx.scales) > 1:
+            fp32_scales += ctx.scales[-1]
+        weight = _unpacked(packed, ctx.shape, gradients[0].dtype)
+        del fp32_scales
         return gradients[0] @ weight, None, None, None, None
 
 
-def _unpack(packed: Tensor, shape: tuple[int, int], scales: list[Tensor], dtype: torch.dtype) -> Tensor:
-    """Return the weight in `dtype`; 8-bit scales are unpacked to fp32 first and released afterwards."""
-    fp32_scales = torch.empty_like(scales[0], dtype=torch.float32) if len(scales) > 1 else scales[0]
+def _fp32(scales: list[Tensor]) -> Tensor:
+    """Return the scales in fp32: those in 8 bits, which others follow, are unpacked."""
+    return torch.empty_like(scales[0], dtype=torch.float32) if len(scales) > 1 else scales[0]
+
+
+def _unpacked(packed: Tensor, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+    """Return the weight in `dtype`."""
     # Stands for the kernel that unpacks: it writes the weight, and therefore takes the same time.
-    weight = packed.new_empty(shape, dtype=dtype).zero_()
-    del fp32_scales
-    return weight
+    return packed.new_empty(shape, dtype=dtype).zero_()

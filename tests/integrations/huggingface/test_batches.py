@@ -129,6 +129,18 @@ DETECTOR_2 = {
     "num_queries": 12,
     "num_denoising": 20,
 }
+DETECTOR_3 = {
+    **DETECTOR_2,
+    "backbone_config": {
+        "model_type": "hgnet_v2",
+        "stem_channels": [3, 8, 8],
+        **{f"stage_{name}_channels": [8] * 4 for name in ("in", "mid", "out")},
+        **dict.fromkeys(("stage_num_blocks", "stage_numb_of_layers"), [1] * 4),
+        "hidden_sizes": [8] * 4,
+        "depths": [1] * 4,
+        "out_features": ["stage2", "stage3", "stage4"],
+    },
+}
 EXPERTS = {**TEXT, "num_key_value_heads": 1, "num_local_experts": 2}
 LAYERS = {**TEXT, "num_hidden_layers": 2}
 """transformers 5.15 refuses a ModernBERT without layers of both kinds, global and local attention."""
@@ -207,9 +219,13 @@ def is_traceable_detector() -> bool:
 
 def test_values_that_only_a_gpu_has_do_not_stop_a_trace(tmp_path: Path) -> None:
     """DETR matches objects on the host, and wav2vec2's CTC loss depends on the lengths of its labels."""
-    kinds = [("detr", "DetrForObjectDetection"), ("rt_detr_v2", "RTDetrV2ForObjectDetection")]
+    kinds = [
+        ("detr", "DetrForObjectDetection"),
+        ("rt_detr_v2", "RTDetrV2ForObjectDetection"),
+        ("d_fine", "DFineForObjectDetection"),
+    ]
     detector = kinds if is_traceable_detector() else []
-    values = {"rt_detr_v2": DETECTOR_2, **{kind: KINDS[kind, head][0] for kind, head in KINDS}}
+    values = {"rt_detr_v2": DETECTOR_2, "d_fine": DETECTOR_3, **{kind: KINDS[kind, head][0] for kind, head in KINDS}}
     values["wav2vec2"] = SPEECH
     for kind, head in (*detector, ("wav2vec2", "Wav2Vec2ForCTC")):
         load_recipe(tmp_path, kind, head, values[kind])

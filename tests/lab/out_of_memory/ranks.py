@@ -1,8 +1,8 @@
 """Cases on two GPUs: memory runs out on one process or on both of them, which train together over NCCL.
 
-`python -m tests.lab.out_of_memory.ranks FOLDER EVERY COUNT...`, on a target with two GPUs, forks two processes for each
-case. What is right is what is right on one GPU. A process that ends with the error alone ends the other one, as the
-agent of a run would: then the error is that of the run.
+`python -m tests.lab.out_of_memory.ranks FOLDER EVERY COUNTS NAME...`, on a target with two GPUs, forks two processes
+for each case of the scenarios; COUNTS are separated by commas. What is right is what is right on one GPU. A process
+that ends with the error alone ends the other one, as the agent of a run would: then the error is that of the run.
 """
 
 import json
@@ -35,14 +35,22 @@ SECONDS = 90
 """A case that takes longer hangs."""
 WHERE: Mapping[str, tuple[int, ...]] = {"first": (0,), "second": (1,), "both": (0, 1)}
 SCENARIOS: Mapping[str, tuple[type, Mapping[str, Any]]] = {
-    "ddp fp32": (recipes.Small, {}),
-    "zero1 fp16": (recipes.Scaled, {"sharding": "zero1", "precision": "fp16"}),
+    "two GPUs, ddp fp32": (recipes.Small, {}),
+    "two GPUs, zero1 fp16": (recipes.Scaled, {"sharding": "zero1", "precision": "fp16"}),
+    "two GPUs, zero1 fp16, following": (recipes.Following, {"sharding": "zero1", "precision": "fp16"}),
 }
 _VALUES = {"micro_batch": 4, "save_every_updates": 1, "save_every_seconds": 0, "ema": 0.5}
 
 
-def start(folder: Path, every: int, *, seconds: float, counts: Sequence[int] = (1, 2, ALWAYS)) -> list[dict[str, Any]]:
-    """Start all cases on two simulated GPUs and return them."""
+def start(
+    folder: Path,
+    every: int,
+    *,
+    seconds: float,
+    counts: Sequence[int] = (1, 2, ALWAYS),
+    names: Sequence[str] = tuple(SCENARIOS),
+) -> list[dict[str, Any]]:
+    """Start all cases of these scenarios on two simulated GPUs and return them."""
     folder.mkdir(parents=True, exist_ok=True)
     records = folder / "records"
     records.mkdir()
@@ -52,7 +60,7 @@ def start(folder: Path, every: int, *, seconds: float, counts: Sequence[int] = (
     environment = simulated(
         {**os.environ, "OMP_NUM_THREADS": "1"}, compiled, find("kaggle-t4x2"), records, values="all"
     )
-    command = [sys.executable, "-m", __name__, str(folder), str(every), *map(str, counts)]
+    command = [sys.executable, "-m", __name__, str(folder), str(every), ",".join(map(str, counts)), *names]
     with (folder / "output").open("w") as output:
         status = subprocess.run(
             command, env=environment, stdout=output, stderr=subprocess.STDOUT, timeout=seconds, check=False
@@ -214,15 +222,16 @@ def cases(name: str, folder: Path, every: int, counts: Sequence[int]) -> Iterato
         for count in counts:
             first = 1 + index * every // len(WHERE)
             while (case := pair.case(ranks, first, count))["outcome"] != "not reached":
-                yield {"scenario": f"two GPUs, {name}", "where": where, "first": first, "count": count, **case}
+                yield {"scenario": name, "where": where, "first": first, "count": count, **case}
                 first += every
 
 
 def main(arguments: Sequence[str]) -> None:
-    folder, every, *counts = arguments
+    folder, every, counts, *names = arguments
     with Path(folder, "cases.jsonl").open("w") as file:
-        for name in SCENARIOS:
-            for case in cases(name, Path(folder, name.replace(" ", "-")), int(every), [int(count) for count in counts]):
+        for name in names:
+            own = Path(folder, name.replace(" ", "-"))
+            for case in cases(name, own, int(every), [int(count) for count in counts.split(",")]):
                 file.write(json.dumps(case) + "\n")
                 file.flush()
 

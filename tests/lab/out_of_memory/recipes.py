@@ -77,6 +77,45 @@ class Scaled(Small):
     loss_factor = 0.1
 
 
+class Taught(nn.Module):
+    """A student, its teacher, whose answers the loss sums up, and a centre that the first update creates."""
+
+    def __init__(self, student: nn.Module, teacher: nn.Module) -> None:
+        super().__init__()
+        self.student, self.teacher = student, teacher.requires_grad_(requires_grad=False)
+        self.register_buffer("sum", torch.zeros(1))
+        self.centre: Tensor | None = None
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        answers: Tensor = self.student(inputs)
+        return answers
+
+
+class Following(Scaled):
+    """After each update the teacher takes half a step towards the student, and the centre is made anew."""
+
+    def model(self) -> Any:
+        return Taught(super().model(), super().model())
+
+    def blocks(self, model: Any) -> list[nn.Module]:
+        return super().blocks(model.student)
+
+    def loss(self, model: Any, batch: Any) -> Any:
+        with torch.no_grad():
+            answers = model.teacher(batch[0]).float()
+            if model.training:
+                model.sum += answers.sum(0)
+        inputs, targets, numbers = batch
+        centred = answers if model.centre is None else answers - model.centre
+        return super().loss(model, (inputs, targets + 0.1 * centred, numbers))
+
+    def after_update(self, model: Any) -> None:
+        for follower, leader in zip(model.teacher.parameters(), model.student.parameters(), strict=True):
+            follower.data.add_(0.5 * (leader - follower))  # without a trace that torch counts
+        model.centre = 0.01 * model.sum + 0.1 * torch.rand(1).to(model.sum.device)
+        model.sum.zero_()
+
+
 class Whole(Small):
     """A loss that compares all samples of an update."""
 

@@ -144,6 +144,7 @@ SCENARIOS = (
     Scenario(name="session weighted", work=lambda: Session(recipes.Weighted, micro_batch=3)),
     Scenario(name="session whole batch", work=lambda: Session(recipes.Whole, micro_batch=8)),
     Scenario(name="session shards", work=lambda: Session(recipes.Small, logical_shards=2)),
+    Scenario(name="session following", work=lambda: Session(recipes.Following, precision="fp16")),
     Scenario(name="session resumed fp32", work=lambda: Session(recipes.Small, resumed=True)),
     Scenario(
         name="session resumed fp16",

@@ -67,6 +67,21 @@ def test_other_pytorch_has_another_folder(torch_build, made, tmp_path):
     assert build.libraries(torch_build).folder != folder
 
 
+@needs_compiler
+def test_a_copy_of_the_sources_has_the_same_folder_until_one_changes(torch_build, made, tmp_path, monkeypatch):
+    folder = build.libraries(torch_build).folder
+    copy = tmp_path / "copy" / "simulator"
+    shutil.copytree(build._SOURCES.parent, copy, copy_function=shutil.copyfile)  # with times of their own
+    monkeypatch.setattr(build, "_SOURCES", copy / "native")
+    monkeypatch.setattr(build, "_COMPILED_BY", [copy / path.name for path in build._COMPILED_BY])
+    assert build.libraries(torch_build).folder == folder and made == [folder]
+    changed = {folder}
+    for path in (copy / "symbols.py", copy / "build.py", next((copy / "native").glob("cuda/*.cpp"))):
+        path.write_text(f"{path.read_text()}\n")
+        changed.add(build.libraries(torch_build).folder)
+    assert len(changed) == 4
+
+
 def test_missing_compiler_is_named_with_its_remedy(torch_build, made, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)

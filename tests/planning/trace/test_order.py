@@ -64,9 +64,9 @@ class Branches(Classifier):
         return (model[1](values) + model[2](values)).sum()
 
 
-def traced(recipe, precision):
+def traced(recipe, precision, **settings):
     with Tracer(find(recipe)) as tracer:
-        settings = Settings(micro_batch=SAMPLES, precision=precision)
+        settings = Settings(micro_batch=SAMPLES, precision=precision, **settings)
         return tracer.trace(settings, accumulate=2, device=DEVICES["t4"])
 
 
@@ -177,3 +177,31 @@ def test_bias_of_a_linear_layer_is_added_in_place():
     sums = [event for event in trace.events if isinstance(event, Op) and event.name == "aten::add.Tensor"]
     biases = [event for event in sums if event.bytes > 2 * SAMPLES * TOKENS * WIDTH * 4]
     assert len(biases) == 4 and all(event.in_place for event in biases)
+
+
+class Sum(torch.nn.Module):
+    """A layer and the sum of two values that nothing else needs, as in rotary embeddings."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, values):
+        return self.layer(values * 2.0 + values * 3.0)
+
+
+class Sums(Branches):
+    def model(self):
+        return torch.nn.Sequential(Sum(), Sum())
+
+    def loss(self, model, batch):
+        return model(batch).sum()
+
+
+def test_sums_that_are_recomputed_in_backward_are_not_added_in_place():
+    counts = {}
+    for checkpointing in ("no", "full"):
+        events = traced(Sums(), "fp32", checkpointing=checkpointing).events
+        counts[checkpointing] = sum(isinstance(event, Op) and event.in_place for event in events)
+    # Those of the gradients of what the second block multiplies twice, in each microbatch.
+    assert counts["full"] == counts["no"] == 4

@@ -32,6 +32,8 @@ from shoestring.planning.simulator.symbols import CudaLibrary, needed_libraries
 from shoestring.planning.simulator.torch_builds import TorchBuild
 
 _SOURCES = Path(__file__).parent / "native"
+_COMPILED_BY = (Path(__file__), Path(__file__).with_name("symbols.py"))
+"""The code that decides what is compiled, and how."""
 _MANIFEST = "manifest.json"
 TORCH_LIBRARY = "libshoestring_torch.so"
 """What computes values and counts memory: it is linked with PyTorch and loaded when PyTorch uses a device."""
@@ -130,14 +132,15 @@ def _shared_objects(build: TorchBuild) -> Iterator[Path]:
 def _digest(build: TorchBuild, compiler: str, objects: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     version = _run([compiler, "--version"], "the compiler does not run").splitlines()[0]
-    for part in (build.version, compiler, version, Path(__file__).read_text(encoding="utf-8")):
+    for part in (build.version, compiler, version):
         digest.update(part.encode() + b"\0")
-    for path in (*objects, Path(__file__).with_name("symbols.py")):
+    for path in objects:  # gigabytes: their contents would take longer to read than the rest takes to start
         status = path.stat()
         digest.update(f"{path.name} {status.st_size} {status.st_mtime_ns}\0".encode())
-    for path in sorted(_SOURCES.rglob("*")):
-        if path.suffix in (".h", ".cpp"):
-            digest.update(str(path.relative_to(_SOURCES)).encode() + b"\0" + path.read_bytes() + b"\0")
+    # Our own files count by their contents alone, so that all copies of one version share what is compiled.
+    native = sorted(path for path in _SOURCES.rglob("*") if path.suffix in (".h", ".cpp"))
+    for path in (*_COMPILED_BY, *native):
+        digest.update(str(path.relative_to(_SOURCES.parent)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
 
 

@@ -40,7 +40,9 @@ def operand(func: Any, args: tuple[Any, ...]) -> Tensor | None:
     """Return the operand into which the target writes the result if nothing else needs it; None if it does not."""
     if func is _ADD and ADDS_IN_PLACE.get():
         return _tensor(args)
-    if func not in _IN_BACKWARD or torch._C._current_graph_task_id() == _NO_BACKWARD:
+    # Where gradients are recorded, a backward pass recomputes a forward, or is to have a backward itself.
+    in_backward = torch._C._current_graph_task_id() != _NO_BACKWARD and not torch.is_grad_enabled()
+    if func not in _IN_BACKWARD or not in_backward:
         return None
     if func is _ADD:
         return _accumulated(args)

@@ -1,6 +1,7 @@
 """Detection: what DETR and its relatives in transformers compute from values on the host.
 
-They assign predicted objects to true ones, and their encoders check in training whether all values are finite.
+They assign predicted objects to true ones, their encoders check in training whether all values are finite, and some
+compare the predictions of one layer with those of another.
 """
 
 from __future__ import annotations
@@ -21,28 +22,26 @@ from shoestring.planning.trace.values import assumed
 
 
 def set_up() -> None:
-    """Replace the assignment by one of the same size, and let checks pass, if the recipe has imported such models."""
+    """Replace the assignment by one of the same size, and let what is read decide for the usual case, in the losses
+    and the checks of such models that the recipe has imported.
+    """
     for name, module in list(sys.modules.items()):
-        if name.startswith("transformers.loss.") and hasattr(module, "linear_sum_assignment"):
-            module.__dict__["linear_sum_assignment"] = _assign_in_order
-            for kind in _classes(name, module, "ImageLoss", "RTDetrLoss"):
-                # The number of boxes, by which the losses are divided, is read from the device.
-                _run_within(kind, assumed)
-                _run_within(kind, _PassingChecks)  # that boxes are not empty
         if name.startswith("transformers.loss."):
+            if hasattr(module, "linear_sum_assignment"):
+                module.__dict__["linear_sum_assignment"] = _assign_in_order
             for kind in _classes(name, module, "Loss"):
                 if issubclass(kind, nn.Module):
                     kind.to = _move
-                if kind.__name__ == "DFineLoss":
+                    # The number of boxes, by which the losses are divided, is read from the device.
                     _run_within(kind, assumed)
-                    _run_within(kind, _ComparedLayers)
+                    _run_within(kind, _UsualValues)
         if _DETECTORS.match(name):
             for kind in _classes(name, module, "EncoderLayer", "AIFILayer"):
-                _run_within(kind, _PassingChecks)
+                _run_within(kind, _UsualValues)
             if hasattr(module, _CHECK):  # that the sizes of layers add up to the number of positions
                 module.__dict__[_CHECK] = _pass
             if (make_groups := module.__dict__.get(_DENOISING)) is not None:
-                module.__dict__[_DENOISING] = _within(make_groups, _WholeSplits)
+                module.__dict__[_DENOISING] = _within(make_groups, _UsualValues)
 
 
 _CHECK = "torch_compilable_check"
@@ -107,45 +106,22 @@ def _assign_in_order(costs: Tensor) -> tuple[np.ndarray[Any, Any], np.ndarray[An
     return np.arange(count), np.arange(count)
 
 
-class _PassingChecks(TorchDispatchMode):
-    """A mode in which a condition with `all()` is true, such as `isfinite(values).all()`."""
+class _UsualValues(TorchDispatchMode):
+    """A mode in which what a model reads to decide what it does has the value of the usual case.
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._checks: list[Tensor] = []
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if func is torch.ops.aten._local_scalar_dense.default and any(args[0] is check for check in self._checks):
-            return True
-        result = func(*args, **(kwargs or {}))
-        if func is torch.ops.aten.all.default:
-            self._checks.append(result)
-        return result
-
-
-class _ComparedLayers(TorchDispatchMode):
-    """A mode for D-FINE's loss, which compares layers with the last one: the values are equal if it is the same one,
-    and some predictions are matched and some are not.
+    Conditions are true: all values are finite, no box is empty, and some predictions are matched and some are not.
+    Tensors are equal if they are the same one. A tensor of as many rows as there may be has those of the parts into
+    which it is split.
     """
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func is torch.ops.aten.equal.default:
-            return args[0].untyped_storage()._cdata == args[1].untyped_storage()._cdata
         if func is torch.ops.aten._local_scalar_dense.default and args[0].dtype == torch.bool:
             return True
-        return func(*args, **(kwargs or {}))
-
-
-class _WholeSplits(TorchDispatchMode):
-    """A mode in which a tensor may have more rows than the parts into which it is split."""
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if func is torch.ops.aten.split_with_sizes.default and len(args[0]) > sum(args[1]):
+        if func is torch.ops.aten.equal.default:
+            return args[0].untyped_storage()._cdata == args[1].untyped_storage()._cdata
+        is_split_by_rows = func is torch.ops.aten.split_with_sizes.default and len(args) == 2
+        if is_split_by_rows and len(args[0]) > sum(args[1]):
             args = (args[0][: sum(args[1])], *args[1:])
         return func(*args, **(kwargs or {}))
