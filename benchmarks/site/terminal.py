@@ -4,14 +4,16 @@
     python benchmarks/site/terminal.py --out docs/images/terminal.svg
 
 Each command runs in a terminal of its own size, and what it writes is recorded with its times. Pauses in which nothing
-is written are cut to `LONGEST_PAUSE`; nothing else is changed. Before the recording, another run is trained without a
-break, for the comparison at the end. The picture is an SVG without scripts. Where it does not move, it shows its end.
+but a spinner is written are cut to `LONGEST_PAUSE`; nothing else is changed. Before the recording, another run is
+trained without a break, for the comparison at the end. The picture is an SVG without scripts. Where it does not move,
+it shows its end.
 """
 
 import argparse
 import fcntl
 import os
 import pty
+import re
 import select
 import shlex
 import signal
@@ -34,7 +36,7 @@ MOST_LINES = 300
 LONGEST_PAUSE, KEY_SECONDS, END_SECONDS = 0.5, 0.03, 5.0
 FRAMES_PER_SECOND = 4
 FONT_WIDTH, LINE_HEIGHT, MARGIN = 8.43, 18, 14
-UNBROKEN = "shoestring train temporal --run runs/unbroken --set epochs=15"
+UNBROKEN = "shoestring train temporal --run runs/unbroken --set size=tiny --set epochs=60 --set patience=60"
 TRAIN = UNBROKEN.replace("unbroken", "goog")
 COLORS = {"green": "#7ee787", "red": "#ff7b72", "brown": "#e3b341", "yellow": "#e3b341", "blue": "#79c0ff"}
 COLORS |= {"cyan": "#76e3ea", "magenta": "#d2a8ff", "brightblack": "#8b949e"}
@@ -52,12 +54,13 @@ class Step:
 
 STEPS = (
     Step(command="shoestring plan temporal --on kaggle-t4 | head -16"),
-    Step(command=TRAIN, interruption=signal.SIGINT, after="update 9/"),
-    Step(command=TRAIN, interruption=signal.SIGKILL, after="update 24/"),
+    Step(command=TRAIN, interruption=signal.SIGINT, after="epoch 12:"),
+    Step(command=TRAIN, interruption=signal.SIGKILL, after="epoch 30:"),
     Step(command=TRAIN),
     Step(command="cmp runs/{unbroken,goog}/light/model.safetensors && echo the same bits"),
 )
 
+_SPINNER = re.compile("[\u2800-\u28ff]")
 Frame = tuple[float, tuple[str, ...]]
 """The seconds at which lines are first seen, and all lines so far as SVG."""
 
@@ -69,13 +72,19 @@ class Recording:
         self._screen = pyte.Screen(COLUMNS, MOST_LINES)
         self._stream = pyte.ByteStream(self._screen)
         self.seconds = 0.0
+        self._text = ""
+        self._waited = 0.0
+        """The seconds for which the text, without a spinner, has been what it is."""
         self.frames: list[Frame] = []
 
     def write(self, data: bytes, pause: float) -> None:
         """Add what was written after a pause."""
-        self.seconds += min(pause, LONGEST_PAUSE)
         self._stream.feed(data)
         lines = tuple(_line(self._screen.buffer[row]) for row in range(self._screen.cursor.y + 1))
+        text = _SPINNER.sub("", "\n".join(lines))
+        pause = min(pause, LONGEST_PAUSE - self._waited)
+        self.seconds += pause
+        self._waited, self._text = (self._waited + pause, text) if text == self._text else (0.0, text)
         if self.frames and self.seconds - self.frames[-1][0] < 1 / FRAMES_PER_SECOND:
             self.frames[-1] = (self.frames[-1][0], lines)
         elif not self.frames or self.frames[-1][1] != lines:
