@@ -24,6 +24,8 @@ from benchmarks.catalogue import BENCHMARKS, DATA, ROOT, Benchmark
 from benchmarks.tables import differing_pages, rewrite
 from benchmarks.tables.benchmarks import RECORD
 
+from shoestring.base.errors import UsageError
+
 
 def run(benchmark: Benchmark, data: Path | None) -> bool:
     """Run a benchmark, and return whether it has written a new result."""
@@ -75,7 +77,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
         return 0
     if options.verb == "tables":
-        pages = differing_pages() if options.check else rewrite()
+        try:
+            pages = differing_pages() if options.check else rewrite()
+        except UsageError as error:  # a file in measurements/ that is not credible
+            print(f"error: {error}", file=sys.stderr)
+            return 1
         print(*pages, sep="\n")
         return 1 if options.check and pages else 0
     by_name = {benchmark.name: benchmark for benchmark in BENCHMARKS}

@@ -4,17 +4,21 @@
     python benchmarks/site/terminal.py --out docs/images/terminal.svg
 
 Each command runs in a terminal of its own size, and what it writes is recorded with its times. Pauses in which nothing
-is written are cut to `LONGEST_PAUSE`; nothing else is changed. The picture is an SVG without scripts.
+but a spinner is written are cut to `LONGEST_PAUSE`; nothing else is changed. Before the recording, another run is
+trained without a break, for the comparison at the end. The picture is an SVG without scripts. Where it does not move,
+it shows its end.
 """
 
 import argparse
 import fcntl
 import os
 import pty
+import re
 import select
 import shlex
 import signal
 import struct
+import subprocess
 import sys
 import tempfile
 import termios
@@ -32,7 +36,8 @@ MOST_LINES = 300
 LONGEST_PAUSE, KEY_SECONDS, END_SECONDS = 0.5, 0.03, 5.0
 FRAMES_PER_SECOND = 4
 FONT_WIDTH, LINE_HEIGHT, MARGIN = 8.43, 18, 14
-TRAIN = "shoestring train temporal --run runs/goog --set epochs=15"
+UNBROKEN = "shoestring train temporal --run runs/unbroken --set size=tiny --set epochs=60 --set patience=60"
+TRAIN = UNBROKEN.replace("unbroken", "goog")
 COLORS = {"green": "#7ee787", "red": "#ff7b72", "brown": "#e3b341", "yellow": "#e3b341", "blue": "#79c0ff"}
 COLORS |= {"cyan": "#76e3ea", "magenta": "#d2a8ff", "brightblack": "#8b949e"}
 
@@ -49,11 +54,13 @@ class Step:
 
 STEPS = (
     Step(command="shoestring plan temporal --on kaggle-t4 | head -16"),
-    Step(command=TRAIN, interruption=signal.SIGINT, after="update 9/"),
-    Step(command=TRAIN, interruption=signal.SIGKILL, after="update 24/"),
+    Step(command=TRAIN, interruption=signal.SIGINT, after="epoch 12:"),
+    Step(command=TRAIN, interruption=signal.SIGKILL, after="epoch 30:"),
     Step(command=TRAIN),
+    Step(command="cmp runs/{unbroken,goog}/light/model.safetensors && echo the same bits"),
 )
 
+_SPINNER = re.compile("[\u2800-\u28ff]")
 Frame = tuple[float, tuple[str, ...]]
 """The seconds at which lines are first seen, and all lines so far as SVG."""
 
@@ -65,13 +72,19 @@ class Recording:
         self._screen = pyte.Screen(COLUMNS, MOST_LINES)
         self._stream = pyte.ByteStream(self._screen)
         self.seconds = 0.0
+        self._text = ""
+        self._waited = 0.0
+        """The seconds for which the text, without a spinner, has been what it is."""
         self.frames: list[Frame] = []
 
     def write(self, data: bytes, pause: float) -> None:
         """Add what was written after a pause."""
-        self.seconds += min(pause, LONGEST_PAUSE)
         self._stream.feed(data)
         lines = tuple(_line(self._screen.buffer[row]) for row in range(self._screen.cursor.y + 1))
+        text = _SPINNER.sub("", "\n".join(lines))
+        pause = min(pause, LONGEST_PAUSE - self._waited)
+        self.seconds += pause
+        self._waited, self._text = (self._waited + pause, text) if text == self._text else (0.0, text)
         if self.frames and self.seconds - self.frames[-1][0] < 1 / FRAMES_PER_SECOND:
             self.frames[-1] = (self.frames[-1][0], lines)
         elif not self.frames or self.frames[-1][1] != lines:
@@ -91,10 +104,10 @@ def record(step: Step, recording: Recording, folder: Path) -> None:
     process, terminal = pty.fork()
     if process == 0:
         os.chdir(folder)
-        os.environ.update(TERM="xterm-256color", PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-        os.execvp(
-            "bash", ["bash", "-c", f"exec 2>&1; {step.command}" if "|" in step.command else f"exec {step.command}"]
-        )
+        os.environ.update(_environment())
+        os.environ.pop("COLUMNS", None)  # the width is that of the terminal
+        is_several = "|" in step.command or "&&" in step.command
+        os.execvp("bash", ["bash", "-c", f"exec 2>&1; {step.command}" if is_several else f"exec {step.command}"])
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
     text, last = b"", time.monotonic()
     is_interrupted = step.interruption is None
@@ -112,6 +125,10 @@ def record(step: Step, recording: Recording, folder: Path) -> None:
     os.waitpid(process, 0)
     if step.interruption is signal.SIGKILL:
         recording.write(b"\r\nKilled\r\n", LONGEST_PAUSE)
+
+
+def _environment() -> dict[str, str]:
+    return {"TERM": "xterm-256color", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
 
 def _output(terminal: int) -> Iterator[bytes]:
@@ -160,16 +177,18 @@ def svg(frames: Sequence[Frame], seconds: float) -> str:
         hidden = "" if is_last else f"{last}{{visibility:hidden}}"
         rules.append(f"@keyframes k{number}{{0%{{visibility:hidden}}{first}{{visibility:visible}}{hidden}}}")
     tops = [(start, max(0, len(lines) - LINES) * LINE_HEIGHT) for start, lines in frames]
-    moves = "".join(f"{100 * start / duration:.2f}%{{transform:translateY(-{top}px)}}" for start, top in tops)
+    changes = [(start, top) for index, (start, top) in enumerate(tops) if not index or top != tops[index - 1][1]]
+    moves = "".join(f"{100 * start / duration:.2f}%{{transform:translateY(-{top}px)}}" for start, top in changes)
     style = (
         "text{font:14px/18px ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;fill:#e6edf3;white-space:pre}"
-        f".t,.m{{animation:{duration:.2f}s step-end infinite}}.t{{visibility:hidden}}.m{{animation-name:m}}"
-        f"@keyframes m{{{moves}}}@media (prefers-reduced-motion:reduce){{.t,.m{{animation:none}}"
-        f".l{{visibility:visible}}.m{{transform:translateY(-{tops[-1][1]}px)}}}}"
+        f".t,.m{{animation:{duration:.2f}s step-end infinite}}.t{{visibility:hidden}}.l{{visibility:visible}}"
+        f".m{{animation-name:m;transform:translateY(-{tops[-1][1]}px)}}@keyframes m{{{moves}}}"
+        "@media (prefers-reduced-motion:reduce){.t,.m{animation:none}}"
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}" role="img" aria-label="A run is '
-        'planned for a T4, stopped with Ctrl-C, killed, and finished by the same command">'
+        "planned for a T4, stopped with Ctrl-C, killed, finished by the same command, and compared with an unbroken "
+        'run: the same bits">'
         f'<style>{style}{"".join(rules)}</style><rect width="100%" height="100%" rx="8" fill="#0d1117"/>'
         f'<svg y="{MARGIN}" width="{width:.0f}" height="{LINES * LINE_HEIGHT}" viewBox="0 {MARGIN} {width:.0f} '
         f'{LINES * LINE_HEIGHT}"><g class="m">{"".join(texts)}</g></svg></svg>\n'
@@ -194,6 +213,8 @@ def main() -> None:
     options = parser.parse_args()
     recording = Recording()
     with tempfile.TemporaryDirectory() as folder:
+        environment = os.environ | _environment()
+        subprocess.run(shlex.split(UNBROKEN), cwd=folder, env=environment, check=True, stdout=sys.stderr)
         for step in STEPS:
             print(shlex.quote(step.command), file=sys.stderr)
             record(step, recording, Path(folder))

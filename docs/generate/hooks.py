@@ -1,4 +1,5 @@
-"""Hooks of mkdocs: the version in the footer, links out of the site, and a script that is not loaded from elsewhere."""
+"""Hooks of mkdocs: the version in the footer, links out of the site, what the search finds, and a script that is not
+loaded from elsewhere."""
 
 import posixpath
 import re
@@ -7,6 +8,9 @@ from typing import Any
 from shoestring.version import __version__
 
 _WORKER_URL, _WORKER_FILE = "https://unpkg.com/iframe-worker/shim", "assets/iframe-worker.js"
+_SEARCH = {"guides/troubleshooting.md": {"boost": 1.3}}
+_SEARCH |= {page: {"exclude": True} for page in ("claims.md", "design.md", "log.md")}
+"""Whoever searches for the words of an error wants its explanation, and not what developers wrote down about it."""
 _LINK = re.compile(r"(?<!!)\[(?P<text>[^\]\n]*)\]\((?P<target>[^)\s]+)\)")
 
 
@@ -17,7 +21,12 @@ def on_config(config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Replace links to files of the repository outside of `docs/`, which are not in the site, by their paths."""
+    """Replace links to files of the repository outside of `docs/`, which are not in the site, by their paths.
+
+    Also say how the search treats the page.
+    """
+    if page.file.src_uri in _SEARCH:
+        page.meta["search"] = _SEARCH[page.file.src_uri]
     folder = posixpath.dirname(page.file.src_uri)
 
     def replace(match: re.Match[str]) -> str:

@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from benchmarks.__main__ import main
 from benchmarks.tables import measurements, pictures
 from jsonschema import validate
 
@@ -44,3 +45,10 @@ def test_schema_describes_the_file(tmp_path):
     from docs.generate.measurement_schema import schema
 
     validate(measurement_of(directory(tmp_path / "run", session(1, 0))), json.loads(schema()))
+
+
+def test_command_that_writes_the_tables_names_a_false_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(measurements, "FOLDER", tmp_path)
+    (tmp_path / "invented.json").write_text("{}")
+    assert main(["tables", "--check"]) == 1
+    assert capsys.readouterr().err.startswith(f"error: {tmp_path / 'invented.json'} ")

@@ -17,7 +17,7 @@ from tests.slow import slow_except
 MINE = (Path(__file__).parents[2] / "mine.py").read_text()
 
 
-@pytest.mark.parametrize("recipe", slow_except([row["name"] for row in shoestring.api.recipes()], "temporal"))
+@pytest.mark.parametrize("recipe", slow_except([row["name"] for row in shoestring.api.recipes()], "finetune"))
 def test_notebook_of_every_recipe_is_valid_and_small_enough_for_kaggle(recipe, tmp_path):
     written = shoestring.notebook(recipe, out=tmp_path, user="me", size="tiny")
     content = nbformat.read(tmp_path / "notebook.ipynb", 4)

@@ -10,7 +10,6 @@ import functools
 import hashlib
 import io
 import lzma
-import tarfile
 import textwrap
 import zipfile
 from collections.abc import Iterable
@@ -25,8 +24,7 @@ _PROGRAM = '''\
 #@title Install Shoestring (run this cell first) {{ display-mode: "form" }}
 # Shoestring {version} is carried by this notebook, compressed, because it is not on PyPI. Nothing is installed if this
 # very copy is installed already.
-import base64, hashlib, importlib.metadata, importlib.util, io, lzma, os, re, subprocess, sys, tarfile, tempfile
-import zipfile
+import base64, hashlib, importlib.metadata, importlib.util, io, lzma, os, re, subprocess, sys, tempfile, zipfile
 from pathlib import Path
 
 DIGEST = "{digest}"
@@ -76,13 +74,14 @@ def install():
         raise SystemExit("this notebook is damaged: what it carries differs from its digest")
     with tempfile.TemporaryDirectory() as folder:
         wheel = Path(folder, "{wheel}")
-        with tarfile.open(fileobj=io.BytesIO(lzma.decompress(content))) as files, zipfile.ZipFile(wheel, "w") as target:
+        files = io.BytesIO(lzma.decompress(content))
+        with zipfile.ZipFile(wheel, "w") as target:
             rows = []
-            for member in files:
-                data = files.extractfile(member).read()
-                target.writestr(member.name, data)
+            while heading := files.readline().decode().split():
+                name, data = heading[0], files.read(int(heading[1]))
+                target.writestr(name, data)
                 digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
-                rows.append(f"{{member.name}},sha256={{digest}},{{len(data)}}\\n")
+                rows.append(f"{{name}},sha256={{digest}},{{len(data)}}\\n")
             target.writestr(RECORD, "".join([*rows, f"{{RECORD}},,\\n"]))
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*pip, "--no-deps", "--no-index", "--force-reinstall", str(wheel)], check=True)
@@ -134,21 +133,18 @@ def install_cell(
 @functools.cache
 def _compressed_wheel(recipes: frozenset[str]) -> bytes:
     """Return the files of the wheel with these recipes as an xz stream, which takes a second or two to make."""
-    return lzma.compress(_tar_of(build_wheel(recipes)), preset=9 | lzma.PRESET_EXTREME)
+    text = {"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 4, "pb": 0}
+    return lzma.compress(_stream_of(build_wheel(recipes)), filters=[text])
 
 
-def _tar_of(wheel: bytes) -> bytes:
-    """Return the files of a wheel as a tar archive, whose order and times are always the same.
+def _stream_of(wheel: bytes) -> bytes:
+    """Return the files of a wheel, each after a line with its name and its number of bytes.
 
-    Its list of files is left out, because the digests in it cannot be compressed: the cell computes it.
+    A tar archive would add two hundredths, for headers that compress badly. The wheel's list of files is left out,
+    because the digests in it cannot be compressed: the cell computes it.
     """
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(wheel)) as source, tarfile.open(fileobj=buffer, mode="w") as target:
-        for name in source.namelist():
-            if name == _RECORD:
-                continue
-            content = source.read(name)
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            target.addfile(entry, io.BytesIO(content))
-    return buffer.getvalue()
+    with zipfile.ZipFile(io.BytesIO(wheel)) as source:
+        names = [name for name in source.namelist() if name != _RECORD]
+        return b"".join(
+            b"%s %d\n" % (name.encode(), source.getinfo(name).file_size) + source.read(name) for name in names
+        )

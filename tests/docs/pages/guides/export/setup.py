@@ -1,7 +1,6 @@
-"""Two short runs to export."""
+"""A short run to export."""
 
 import subprocess
 
-for recipe in ("temporal", "legal"):
-    options = ["--set", "size=tiny", "--set", "epochs=1"]
-    subprocess.run(["shoestring", "train", recipe, "--run", f"runs/{recipe}", *options], check=True)
+command = ["shoestring", "train", "legal", "--run", "runs/legal", "--set", "size=tiny", "--set", "epochs=1"]
+subprocess.run(command, check=True)
