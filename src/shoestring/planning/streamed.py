@@ -10,15 +10,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from shoestring.base.settings import Settings
+from shoestring.base.units import bytes_text
+from shoestring.hardware.catalog import Target
 from shoestring.planning.candidates import Candidate, Candidates
 from shoestring.planning.costs import planned_disk, planned_host
-from shoestring.planning.estimate.streaming import saved_bytes
+from shoestring.planning.estimate.streaming import host_bytes, saved_bytes
 from shoestring.planning.micro_batch import LONG_TRACE_EVENTS, MIN_SPEEDUP, predict_bytes
 from shoestring.planning.search import micro_batch_sizes, smallest
 from shoestring.techniques.streaming.schedule import SLOTS
 
 MOST_TRACES = 5
 """The number of streamed candidates that are traced for each number of GPUs, each of which takes seconds."""
+
+WHOLE = (None, "ddp", "zero1")
+"""The values of `sharding` with which each GPU has whole weights, which can be streamed."""
+
+_NOTICEABLE = 1.01
+"""The ratio of times from which on a note gives it."""
 
 _WORTHWHILE = 0.02
 """The share of an update in which the device waits for copies from which on fewer streamed blocks are looked for."""
@@ -32,11 +40,13 @@ def candidates_with_streaming(
     `layouts` are the requested settings with each number of GPUs, the largest first. A number of GPUs is tried if the
     host has no memory for the streamed weights of the larger ones. If it has none for any, they come from the disk.
     """
-    if not _is_open(candidates, layouts[0]) or any(_has_whole_weights(item) and item.fits for item in pool):
+    whole = [item for item in pool if item.settings.sharding in WHOLE]
+    can_stream = any(len(item.trace.block_bytes) > SLOTS for item in whole)
+    if not can_stream or not _is_open(candidates, layouts[0]) or any(item.fits for item in whole):
         return []
     streamed: list[Candidate] = []
     for layout in layouts:
-        if layout.sharding not in (None, "ddp", "zero1"):
+        if layout.sharding not in WHOLE:
             continue
         found = _streamed(candidates, layout)
         streamed += found
@@ -50,6 +60,24 @@ def candidates_with_streaming(
     return [item for item in from_disk if _has_disk(item, candidates)] or streamed
 
 
+def streaming_notes(ranked: Sequence[Candidate], target: Target) -> Iterator[str]:
+    """Yield what the streamed blocks of the first candidate cost, compared with such a GPU that all of them fit on."""
+    chosen = ranked[0]
+    count, sizes = chosen.settings.streamed_blocks, chosen.trace.block_bytes
+    if not count or not sizes:
+        return
+    source = "from the disk" if chosen.settings.stream_from == "disk" else "from host memory"
+    note = f"{count} of {len(sizes)} blocks are streamed {source} ({bytes_text(host_bytes(chosen.trace, count))})"
+    resident = [item for item in ranked if not item.settings.streamed_blocks and item.settings.sharding in WHOLE]
+    if chosen.time and resident and target.device.kind == "cuda":
+        least = min(item.memory.high_bytes for item in resident)
+        waiting = chosen.time.parts.get("streaming", 0.0)
+        ratio = chosen.time.value / (chosen.time.value - waiting)
+        speed = f"{ratio:.2f} times slower than" if ratio >= _NOTICEABLE else "as fast as"
+        note += f": {speed} on a card of {bytes_text(least)}, where all would stay"
+    yield note
+
+
 def _is_open(candidates: Candidates, requested: Settings) -> bool:
     """Return whether the plan may stream blocks of the recipe; each step of a generation would copy all of them."""
     learning = candidates.loaded.parts.learning
@@ -61,12 +89,7 @@ def _is_open(candidates: Candidates, requested: Settings) -> bool:
         and learning.trainer is None
         and not learning.other_loop
         and learning.rollout is None
-        and candidates.tracer.facts.frozen_bytes > 0
     )
-
-
-def _has_whole_weights(candidate: Candidate) -> bool:
-    return candidate.settings.sharding not in ("zero2", "zero3")
 
 
 def _has_disk(candidate: Candidate, candidates: Candidates) -> bool:

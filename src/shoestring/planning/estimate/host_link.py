@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shoestring.hardware.catalog import Device
-from shoestring.hardware.measured import CopyTiming
+from shoestring.hardware.measured import PAGEABLE, PINNED, TOGETHER, CopyTiming
 from shoestring.planning.estimate.exchange import pcie_bandwidth
 
 Source = Literal["host", "disk"]
@@ -25,6 +25,8 @@ class HostLink:
     """The share of `bandwidth` that the high end assumes."""
     pageable: float
     """The share of `bandwidth` of copies from memory that is not pinned, such as a file that is mapped."""
+    together: float
+    """The share of `bandwidth` that each GPU of a machine has in an expected time if all copy at once."""
     latency: float
     """Seconds from the end of a copy to the beginning of the next."""
     source: str
@@ -63,15 +65,14 @@ disk. Pages that the host has cached come faster."""
 def host_link_of(device: Device) -> HostLink:
     """Return the link of a GPU: as `check --measure` has measured it, or by its PCIe bus."""
     copies = device.measured.copies if device.measured else ()
-    measured = {kind: _largest_rate(copies, kind) for kind in ("host to device", "host to device, pageable")}
-    if pinned := measured["host to device"]:
-        pageable = measured["host to device, pageable"]
-        assert device.measured
+    if device.measured and (pinned := _largest_rate(copies, PINNED)):
+        pageable, together = (_largest_rate(copies, kind) for kind in (PAGEABLE, TOGETHER))
         return HostLink(
             bandwidth=pinned,
             fastest=1.0,
             slowest=1.0,
             pageable=min(1.0, pageable / pinned) if pageable else _PAGEABLE_SHARE,
+            together=min(1.0, together / pinned) if together else 1.0,
             latency=_LATENCY,
             source=device.measured.source,
         )
@@ -84,6 +85,7 @@ def host_link_of(device: Device) -> HostLink:
         fastest=_FASTEST,
         slowest=_SLOWEST,
         pageable=_PAGEABLE_SHARE,
+        together=1.0,
         latency=_LATENCY,
         source=source,
     )
@@ -92,11 +94,16 @@ def host_link_of(device: Device) -> HostLink:
 def copy_rates(link: HostLink, source: Source, gpus: int) -> tuple[float, float, float]:
     """Return the bytes/s at which each of `gpus` copies from its own host memory or file: high, expected, low.
 
-    GPUs have a bus each, and share the memory of the host. Up to four are taken to be served at the rate of one in the
-    high and the expected case, because the memory of a host has some times the bandwidth of a bus; in the low case all
-    share one bus. A disk is shared by all in each case.
+    GPUs have a bus each and share the memory of the host, which has some times the bandwidth of a bus. So in the high
+    and the expected case each is served as if it were alone, unless that was measured; in the low case all share one
+    bus. A disk is shared by all in each case.
     """
-    pinned = (link.bandwidth * link.fastest, link.bandwidth, link.bandwidth * link.slowest / gpus)
+    together, shared = (link.together, 1 / gpus) if gpus > 1 else (1.0, 1.0)
+    pinned = (
+        link.bandwidth * link.fastest * together,
+        link.bandwidth * together,
+        link.bandwidth * min(link.slowest * shared, together),
+    )
     if source == "host":
         return pinned
     high, expected, low = (
