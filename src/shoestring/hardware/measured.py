@@ -51,11 +51,11 @@ class CopyTiming(Timing):
     bytes: int
 
 
-PINNED, PAGEABLE, TOGETHER = "host to device", "host to device, pageable", "host to device, all GPUs"
+PINNED, PAGEABLE, AT_ONCE = "host to device", "host to device, pageable", "host to device, all GPUs"
 COPIES: Mapping[str, str] = {
     PINNED: "a copy from pinned host memory to a GPU",
     PAGEABLE: "the same from memory that is not pinned",
-    TOGETHER: "the same as the first to each of all GPUs at once: the seconds until all have their bytes",
+    AT_ONCE: "the same as the first to each of all GPUs at once: the seconds until all have their bytes",
     "device to host": "a copy from a GPU to pinned host memory",
     "all-reduce": "a sum over all GPUs",
 }

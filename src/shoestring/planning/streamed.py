@@ -48,9 +48,9 @@ def candidates_with_streaming(
     for layout in layouts:
         if layout.sharding not in WHOLE:
             continue
-        found = _streamed(candidates, layout)
-        streamed += found
-        if any(item.fits and planned_host(item, candidates.target).fits for item in found):
+        of_layout = _streamed(candidates, layout)
+        streamed += of_layout
+        if any(item.fits and planned_host(item, candidates.target).fits for item in of_layout):
             break
     fitting = [item for item in streamed if item.fits]
     from_host = [item for item in fitting if planned_host(item, candidates.target).fits]
@@ -118,17 +118,17 @@ def _streamed(candidates: Candidates, layout: Settings) -> list[Candidate]:
 
 def _by_prediction(candidates: Candidates, layout: Settings, resident: Candidate) -> Iterator[tuple[int, int]]:
     """Yield microbatches with the number of streamed blocks that they need: the fastest first, then smaller ones."""
-    most = len(resident.trace.block_bytes)
+    blocks = len(resident.trace.block_bytes)
     sizes = micro_batch_sizes(candidates, layout)
     counts = {size: count for size in sizes if (count := _fewest(candidates, resident, size))}
-    counts = counts or {sizes[0]: most}
+    counts = counts or {sizes[0]: blocks}
     seconds = {size: candidates.seconds_at(resident, size, streamed_blocks=count) for size, count in counts.items()}
     fastest = min(seconds.values())
     best = next(size for size in counts if seconds[size] <= fastest * MIN_SPEEDUP)
     for size in reversed([size for size in counts if size <= best]):
         yield size, counts[size]
     if sizes[0] not in counts:
-        yield sizes[0], most
+        yield sizes[0], blocks
 
 
 def _fewest(candidates: Candidates, resident: Candidate, size: int, *, expected: bool = False) -> int | None:

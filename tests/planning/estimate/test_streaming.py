@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shoestring.hardware.catalog import DEVICES
-from shoestring.hardware.measured import PAGEABLE, PINNED, TOGETHER, CopyTiming
+from shoestring.hardware.measured import AT_ONCE, PAGEABLE, PINNED, CopyTiming
 from shoestring.planning.estimate.host_link import HostLink, copy_rates, host_link_of
 from shoestring.planning.estimate.streaming import (
     Pace,
@@ -129,7 +129,7 @@ def test_measured_rates_of_copies() -> None:
     assert pinned.bandwidth == 10**10 and pinned.source == GPU.source
     assert copy_rates(pinned, "host", 1) == (10**10,) * 3
     assert link((PINNED, 0.01), (PAGEABLE, 0.04)).pageable == pytest.approx(0.25)
-    assert copy_rates(link((PINNED, 0.01), (TOGETHER, 0.02)), "host", 2) == pytest.approx((5e9, 5e9, 5e9))
+    assert copy_rates(link((PINNED, 0.01), (AT_ONCE, 0.02)), "host", 2) == pytest.approx((5e9, 5e9, 5e9))
 
 
 def test_rates_of_copies() -> None:

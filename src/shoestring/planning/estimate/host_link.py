@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shoestring.hardware.catalog import Device
-from shoestring.hardware.measured import PAGEABLE, PINNED, TOGETHER, CopyTiming
+from shoestring.hardware.measured import AT_ONCE, PAGEABLE, PINNED, CopyTiming
 from shoestring.planning.estimate.exchange import pcie_bandwidth
 
 Source = Literal["host", "disk"]
@@ -25,7 +25,7 @@ class HostLink:
     """The share of `bandwidth` that the high end assumes."""
     pageable: float
     """The share of `bandwidth` of copies from memory that is not pinned, such as a file that is mapped."""
-    together: float
+    at_once: float
     """The share of `bandwidth` that each GPU of a machine has in an expected time if all copy at once."""
     latency: float
     """Seconds from the end of a copy to the beginning of the next."""
@@ -66,13 +66,13 @@ def host_link_of(device: Device) -> HostLink:
     """Return the link of a GPU: as `check --measure` has measured it, or by its PCIe bus."""
     copies = device.measured.copies if device.measured else ()
     if device.measured and (pinned := _largest_rate(copies, PINNED)):
-        pageable, together = (_largest_rate(copies, kind) for kind in (PAGEABLE, TOGETHER))
+        pageable, at_once = (_largest_rate(copies, kind) for kind in (PAGEABLE, AT_ONCE))
         return HostLink(
             bandwidth=pinned,
             fastest=1.0,
             slowest=1.0,
             pageable=min(1.0, pageable / pinned) if pageable else _PAGEABLE_SHARE,
-            together=min(1.0, together / pinned) if together else 1.0,
+            at_once=min(1.0, at_once / pinned) if at_once else 1.0,
             latency=_LATENCY,
             source=device.measured.source,
         )
@@ -85,7 +85,7 @@ def host_link_of(device: Device) -> HostLink:
         fastest=_FASTEST,
         slowest=_SLOWEST,
         pageable=_PAGEABLE_SHARE,
-        together=1.0,
+        at_once=1.0,
         latency=_LATENCY,
         source=source,
     )
@@ -98,11 +98,11 @@ def copy_rates(link: HostLink, source: Source, gpus: int) -> tuple[float, float,
     and the expected case each is served as if it were alone, unless that was measured; in the low case all share one
     bus. A disk is shared by all in each case.
     """
-    together, shared = (link.together, 1 / gpus) if gpus > 1 else (1.0, 1.0)
+    at_once, shared = (link.at_once, 1 / gpus) if gpus > 1 else (1.0, 1.0)
     pinned = (
-        link.bandwidth * link.fastest * together,
-        link.bandwidth * together,
-        link.bandwidth * min(link.slowest * shared, together),
+        link.bandwidth * link.fastest * at_once,
+        link.bandwidth * at_once,
+        link.bandwidth * min(link.slowest * shared, at_once),
     )
     if source == "host":
         return pinned

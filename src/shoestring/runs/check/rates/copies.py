@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
-from shoestring.hardware.measured import PAGEABLE, PINNED, TOGETHER
+from shoestring.hardware.measured import AT_ONCE, PAGEABLE, PINNED
 from shoestring.runs.check.rates.clock import sample, wait
 from shoestring.runs.check.rates.grid import Grid
 
@@ -32,11 +32,11 @@ def copy_samples(grid: Grid, device: torch.device, gpus: int) -> Iterator[tuple[
             target.copy_(source, non_blocking=True)
             yield (kind, size), sample(lambda t=target, s=source: t.copy_(s, non_blocking=True), 4, device)  # type: ignore[misc]
         if gpus > 1:
-            yield (TOGETHER, size), _seconds_together(on_host, gpus)
+            yield (AT_ONCE, size), _seconds_at_once(on_host, gpus)
             yield ("all-reduce", size), _all_reduce_seconds(size, gpus)
 
 
-def _seconds_together(on_host: torch.Tensor, gpus: int) -> float:
+def _seconds_at_once(on_host: torch.Tensor, gpus: int) -> float:
     """Return the seconds in which each GPU has a copy of `on_host`, if all begin at once."""
     targets = [torch.empty_like(on_host, device=f"cuda:{index}") for index in range(gpus)]
     seconds = []
