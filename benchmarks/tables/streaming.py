@@ -15,8 +15,13 @@ _MACHINES = {
 def plans() -> str:
     """A row for each model and machine."""
     head = ("model", "machine", "fits", "streamed", "microbatch", "GPU memory", "host memory", "tokens/s", "hours")
-    rows = [[row["model"], _MACHINES[row["target"]], *_costs(row)] for row in _rows()]
+    rows = [[row["model"], _machine(row), *_costs(row)] for row in _rows()]
     return table((*head, "waiting", "hidden from"), rows)
+
+
+def _machine(row: Row) -> str:
+    divided = ", FSDP" if row["settings"]["sharding"] == "zero3" else ""
+    return _MACHINES[row["target"]] + divided
 
 
 def _rows() -> list[Row]:
