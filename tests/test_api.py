@@ -17,6 +17,7 @@ from tests.mine import Mine
 ARGUMENTS = {
     "limit": "limit_seconds",
     "disk": "disk_bytes",
+    "ram": "ram_bytes",
     "price": "usd_per_hour",
     "set_": "values",
     "recipe_file": "recipe",

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from shoestring.hardware.targets import find as find_target
+from shoestring.hardware.targets import with_limits
 from shoestring.planning import commands
-from shoestring.planning.commands import training_command
+from shoestring.planning.commands import plan_command, training_command
 from shoestring.recipe.finding import choose, choose_for_plan
 
 MINE = str(Path(__file__).parents[1] / "mine.py")
@@ -35,6 +36,15 @@ def test_paths_are_those_of_datasets_where_a_session_trains(tmp_path, monkeypatc
     loaded, settings = choose_for_plan("cloud", {"data": "tiles", "table": "data.csv"})
     command = training_command(loaded, settings, find_target("kaggle-t4x2"))
     assert "--set data=OWNER/DATASET:tiles --set table=OWNER/DATASET:data.csv" in command
+
+
+@pytest.mark.parametrize("name", ["rtx3060", "kaggle-t4"])
+def test_the_machines_memory_is_told_to_a_plan_alone(name):
+    target = with_limits(find_target(name), ram_bytes=16 * 10**9)
+    assert target.platform.ram_bytes == 16 * 10**9
+    loaded, settings = choose("temporal", {})
+    assert f"--on {name} --ram 16GB" in plan_command(loaded, settings, target, {})
+    assert "--ram" not in training_command(loaded, settings, target)
 
 
 def test_on_kaggle_itself_the_command_trains(monkeypatch):

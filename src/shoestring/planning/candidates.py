@@ -31,6 +31,7 @@ UNTRACED = {
             "allocator",
             "cudnn_benchmark",
             "tf32",
+            "stream_from",
             "workers",
             "stage",
             "save",
@@ -355,4 +356,6 @@ def seconds_of(
         compiled=settings.compile == "yes",
         torch_ddp=uses_torch_ddp(loaded, settings),
         by_library=loaded.parts.learning.trainer is not None or loaded.parts.learning.other_loop,
+        streamed_blocks=settings.streamed_blocks,
+        stream_from=settings.stream_from or "host",
     )

@@ -215,7 +215,7 @@ def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any], *, fo
         )
     with explain_errors(recorder), memory_format.explaining_views(settings.memory_format):
         try:
-            storages, events = update.run(
+            record = update.run(
                 recorder,
                 loaded,
                 settings,
@@ -240,8 +240,7 @@ def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any], *, fo
         first_batches=first_batches(loaded.recipe, settings.micro_batch),
         bounds=recorder.bounds,
         host_bytes=recorder.host_bytes,
-        storages=storages,
-        events=events,
+        **record._asdict(),
     )
 
 

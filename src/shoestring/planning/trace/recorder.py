@@ -74,6 +74,8 @@ class Recorder(TorchDispatchMode):
         self._watched = watched
         self.operator = ""
         """The last operator called, for error messages."""
+        self.phase: Phase | None = None
+        """The current phase."""
         self.host_bytes: dict[Part, int] = {}
         """What is in host memory, which is not recorded as it is allocated."""
         self._events: list[Event] = []
@@ -164,7 +166,8 @@ class Recorder(TorchDispatchMode):
                 if index >= self._phase_start and self._parts[index] is None:
                     self._parts[index] = "activations"
         self._phase_start = len(self._bytes)
-        self._events.append(Phase(name, update, microbatch))
+        self.phase = Phase(name, update, microbatch)
+        self._events.append(self.phase)
 
     def end_preparation(self) -> None:
         """What the current phase has allocated so far is no activation: an update's buffers."""
@@ -413,6 +416,8 @@ def operator(
     """Return the record of a call that read and wrote these tensors on the device."""
     if func._schema.name in _GATHERS:
         read = written
+    if func._schema.name == "aten::copy_" and len(read) == 1:  # the target alone: the source is in host memory
+        read = []
     count = None if products.shares_heads(func, args) else flop_registry.get(func._overloadpacket)
     shape = products.shape(func, args, result)
     flops = int(count(*args, **kwargs, out_val=result)) if count else 0
