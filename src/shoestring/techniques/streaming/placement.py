@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
 from shoestring.base.units import bytes_text, plural
-from shoestring.techniques import checkpointing, offload
+from shoestring.techniques import checkpointing, deferred_casts, offload
 from shoestring.techniques.streaming import host_memory
 from shoestring.techniques.streaming.host_weights import HostWeights
 from shoestring.techniques.streaming.schedule import SLOTS, streamed_positions
@@ -106,13 +106,19 @@ def stream(
 
     def move_module(module: nn.Module, staying: Iterable[Streamed]) -> None:
         on_host = {id(streamed.value) for streamed in staying}
-        module._apply(lambda tensor: tensor if id(tensor) in on_host else tensor.to(device))
+
+        def moved(tensor: Tensor) -> Tensor:
+            deferred_casts.convert(tensor)
+            return tensor if id(tensor) in on_host else tensor.to(device)
+
+        module._apply(moved)
 
     for number, (block, own) in enumerate(zip(blocks, tensors, strict=True)):
         # 4-bit weights are packed on their way to the device. Others need not go there.
         plain = [streamed for streamed in own if not hasattr(streamed.value, "quant_state")]
         move_module(block, chain(plain, *tensors[:number]))
         weights.append(HostWeights(own, allocate))
+        host_memory.return_freed_memory()
     slots = make_slots(slot_sizes(weights), device)
     move_module(model, chain(*tensors))
     streaming = Stream(weights, slots)
