@@ -137,6 +137,28 @@ def test_a_model_without_blocks_cannot_be_streamed():
     assert "define blocks(model)" in str(raised.value)
 
 
+def test_8_bit_weights_of_bitsandbytes_are_refused():
+    """Their layers keep a second reference to the values, which would be those of another block."""
+    bitsandbytes = pytest.importorskip("bitsandbytes")
+    blocks = (nn.Sequential(bitsandbytes.nn.Linear8bitLt(8, 8, has_fp16_weights=False)) for _ in range(3))
+    model = nn.Sequential(*blocks).requires_grad_(False)
+    with pytest.raises(UsageError, match="'weight' of a Linear8bitLt is a Int8Params") as raised:
+        placement.move(model, object(), Settings(streamed_blocks=2), CPU)
+    assert "streamed_blocks=0" in str(raised.value)
+
+
+def test_full_fine_tuning_and_8_bit_states(tmp_path):
+    """States in 8 bits are those of what is trained, which stays on the device; all weights trained leave nothing."""
+    pytest.importorskip("bitsandbytes")
+    values = {**LORA, "optimizer_states": "8bit"}
+    session(Deep(), tmp_path / "plain", values)
+    session(Deep(), tmp_path / "run", {**values, "streamed_blocks": 5})
+    assert training_result(tmp_path / "run") == training_result(tmp_path / "plain")
+    with pytest.raises(UsageError, match="have no frozen weights") as raised:
+        session(Deep(), tmp_path / "full", {"micro_batch": 5, "optimizer_states": "8bit", "streamed_blocks": 5})
+    assert "train adapters: --set lora_r=8" in str(raised.value)
+
+
 class RunsOutOfMemory(ActingAtLoss):
     """Several times in a row, so that microbatches become smaller and then all blocks are recomputed."""
 

@@ -17,7 +17,7 @@ from shoestring.techniques.streaming.host_weights import HostWeights
 from shoestring.techniques.streaming.schedule import SLOTS, streamed_positions
 from shoestring.techniques.streaming.slots import make_slots
 from shoestring.techniques.streaming.stream import Stream, stream_blocks, stream_of
-from shoestring.techniques.streaming.tensors import Streamed, streamed_tensors
+from shoestring.techniques.streaming.tensors import Streamed, can_be_replaced, streamed_tensors
 
 Allocate = Callable[[int], Tensor]
 
@@ -86,6 +86,13 @@ def choose(model: nn.Module, recipe: object, count: int) -> tuple[list[nn.Module
             f"{setting}: {name} has {plural(len(streamable), 'block')} with frozen weights",
             hint=f"streamed_blocks={len(streamable)} streams all of them",
         )
+    for place, value in ((streamed.places[0], streamed.value) for _, own in streamable for streamed in own):
+        if not can_be_replaced(value):
+            raise UsageError(
+                f"{setting}: {place.name!r} of a {type(place.module).__name__} is a {type(value).__name__}, and only "
+                "plain tensors, tensor subclasses of torch's kind and 4-bit weights of bitsandbytes are streamed",
+                hint="streamed_blocks=0; or leave the weights plain in model() and set quantization=nf4",
+            )
     chosen = [streamable[position] for position in streamed_positions(len(streamable), count)]
     return [block for block, _ in chosen], [own for _, own in chosen]
 
