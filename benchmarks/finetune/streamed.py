@@ -1,6 +1,6 @@
 """LoRA of a real language model with all blocks streamed from the disk, beside resident ones: results and host memory.
 
-    python -m benchmarks.finetune.streamed MODEL [--updates 20] [--json OUT]
+    python -m benchmarks.finetune.streamed MODEL [--json OUT]
 
 Each way trains, answers the same prompts, and is exported merged, in processes of its own. MODEL is a folder with
 safetensors that `finetune` reads, such as SmolLM2-135M-Instruct. Memory that cannot be taken back is anonymous memory and
@@ -30,8 +30,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "streamed from the disk": {"streamed_blocks": BLOCKS, "stream_from": "disk"},
     "streamed from host memory": {"streamed_blocks": BLOCKS},
 }
-WEIGHTS = ("bf16", "fp16")
-"""The type of the files, and another one."""
+EPOCHS = {"bf16": 1, "fp32": 3}
+"""By the type of the weights in training: that of the files, and another one, to which they are cast."""
 
 
 class Peak(threading.Thread):
@@ -70,9 +70,10 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
     peak = Peak()
     run = Path(task["run"])
     if task["kind"] == "load":
+        import torch
+
         from shoestring.recipe.finding import choose
         from shoestring.training.engine.building import build
-        from shoestring.training.loop import torch
 
         loaded, settings = choose("finetune", task["values"])
         build(loaded, settings.replace(micro_batch=1, precision="fp32"), torch.device("cpu"))
@@ -81,8 +82,8 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
         shoestring.train("finetune", run=run, on="cpu", probe=False, **task["values"])
         events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
         result = {
-            "losses": [event["loss"] for event in events if event["event"] == "update"],
-            "validation": [event["metrics"]["loss"] for event in events if event["event"] == "evaluation"],
+            "updates": max(event["update"] for event in events if "update" in event),
+            "validation losses": [event["metrics"]["loss"] for event in events if event["event"] == "evaluation"],
             "answers": [event["rows"] for event in events if event["event"] == "answers"],
             "adapter": digest(max((run / "checkpoints").glob("update-*")) / "model.safetensors"),
         }
@@ -108,15 +109,16 @@ def in_process(**task: Any) -> dict[str, Any]:
     return result
 
 
-def measure(model: Path, weights: str, updates: int, folder: Path) -> dict[str, Any]:
+def measure(model: Path, weights: str, folder: Path) -> dict[str, Any]:
     """Return the results of all ways for weights of a type."""
     from benchmarks.finetune.conversations import write
 
-    data = folder / "conversations.jsonl"
-    write(data, 400, seed=0)
-    values = {"model": str(model), "data": str(data), "prompts": str(data), "weights": weights, "precision": "fp32"}
-    values |= {"lora_r": 8, "seq_len": 96, "effective_batch": 4, "micro_batch": 2, "max_updates": updates}
-    values |= {"answer_tokens": 8, "subset": 4 * updates, "log_every": 1} if False else {"answer_tokens": 8}
+    data, prompts = folder / "conversations.jsonl", folder / "prompts.jsonl"
+    write(data, 60, seed=0)
+    write(prompts, 2, seed=1)
+    values = {"model": str(model), "data": str(data), "prompts": str(prompts), "answer_tokens": 8, "lora_r": 8}
+    values |= {"weights": weights, "precision": "fp32", "seq_len": 48, "effective_batch": 2, "micro_batch": 1}
+    values |= {"epochs": EPOCHS[weights], "subset": 6}
     results = {}
     for way, settings in WAYS.items():
         run = folder / f"{weights}-{way.replace(' ', '-')}"
@@ -132,7 +134,6 @@ def measure(model: Path, weights: str, updates: int, folder: Path) -> dict[str, 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("model", type=Path, nargs="?")
-    parser.add_argument("--updates", type=int, default=20)
     parser.add_argument("--json", type=Path, default=RESULTS / "streaming_real.json")
     parser.add_argument("--task", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -140,10 +141,10 @@ def main() -> None:
         print(json.dumps(work(json.loads(arguments.task))))
         return
     size = sum(file.stat().st_size for file in arguments.model.glob("*.safetensors"))
-    content: dict[str, Any] = {"model bytes": size, "updates": arguments.updates, "weights": {}}
-    for weights in WEIGHTS:
+    content: dict[str, Any] = {"model bytes": size, "epochs": EPOCHS, "weights": {}}
+    for weights in EPOCHS:
         with tempfile.TemporaryDirectory() as folder:
-            ways = measure(arguments.model, weights, arguments.updates, Path(folder))
+            ways = measure(arguments.model, weights, Path(folder))
         resident = ways["resident"]
         for way, result in ways.items():
             for part in ("training", "export"):
