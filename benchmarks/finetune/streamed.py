@@ -30,6 +30,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "streamed from the disk": {"streamed_blocks": BLOCKS, "stream_from": "disk"},
     "streamed from host memory": {"streamed_blocks": BLOCKS},
 }
+TRAINED = ("resident", "streamed from the disk")
+"""The others are only loaded."""
 EPOCHS = {"bf16": 1, "fp32": 3}
 """By the type of the weights in training: that of the files, and another one, to which they are cast."""
 
@@ -117,17 +119,17 @@ def measure(model: Path, weights: str, folder: Path) -> dict[str, Any]:
     write(data, 60, seed=0)
     write(prompts, 2, seed=1)
     values = {"model": str(model), "data": str(data), "prompts": str(prompts), "answer_tokens": 8, "lora_r": 8}
-    values |= {"weights": weights, "precision": "fp32", "seq_len": 48, "effective_batch": 2, "micro_batch": 1}
+    values |= {"weights": weights, "precision": "fp32", "seq_len": 96, "effective_batch": 2, "micro_batch": 1}
     values |= {"epochs": EPOCHS[weights], "subset": 6}
     results = {}
     for way, settings in WAYS.items():
         run = folder / f"{weights}-{way.replace(' ', '-')}"
         arguments = {"run": str(run), "values": {**values, **settings}}
-        results[way] = {
-            "loading": in_process(kind="load", **arguments)["peak bytes"],
-            "training": in_process(kind="train", **arguments),
-            "export": in_process(kind="export", **arguments, out=str(folder / f"{run.name}-merged")),
-        }
+        results[way] = {"loading": in_process(kind="load", **arguments)["peak bytes"]}
+        if way in TRAINED:
+            results[way]["training"] = in_process(kind="train", **arguments)
+            out = folder / f"{run.name}-merged"
+            results[way]["export"] = in_process(kind="export", **arguments, out=str(out))
     return results
 
 
@@ -147,7 +149,7 @@ def main() -> None:
             ways = measure(arguments.model, weights, Path(folder))
         resident = ways["resident"]
         for way, result in ways.items():
-            for part in ("training", "export"):
+            for part in ("training", "export") if way in TRAINED else ():
                 kept = {name: value for name, value in result[part].items() if name != "peak bytes"}
                 same = {name: value for name, value in resident[part].items() if name != "peak bytes"}
                 result[part]["is that of resident blocks"] = kept == same

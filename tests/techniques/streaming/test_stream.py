@@ -16,7 +16,8 @@ from shoestring.base.errors import RunError
 from shoestring.base.settings import Settings
 from shoestring.base.units import bytes_text
 from shoestring.techniques import checkpointing
-from shoestring.techniques.streaming import placement
+from shoestring.techniques.streaming import placement, slots
+from shoestring.techniques.streaming.slots import PlainSlot
 from shoestring.techniques.streaming.stream import Stream, stream_of
 
 CPU = torch.device("cpu")
@@ -161,6 +162,31 @@ def test_same_results_without_gradients_and_each_block_is_copied_once_per_forwar
         with torch.inference_mode() if number % 2 else torch.no_grad():
             assert torch.equal(model(torch.ones(1, 6)), plain(torch.ones(1, 6)))
     assert 4 * 5 <= stream.copies <= 4 * 5 + 2
+    assert_same(train(model), train(plain))
+
+
+class LateSlot(PlainSlot):
+    """A slot that has other values until it is waited for, as one of a GPU may."""
+
+    source: Tensor | None = None
+
+    def fill(self, source: Tensor) -> None:
+        self.buffer.fill_(255)
+        self.source = source
+
+    def wait(self) -> None:
+        if self.source is not None:
+            super().fill(self.source)
+        self.source = None
+
+
+@pytest.mark.parametrize("setting", ["no", "full"])
+@pytest.mark.parametrize("kind", [Model, Conditional])
+def test_a_block_waits_for_its_copy(kind: type[Model], setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "PlainSlot", LateSlot)
+    plain, model = kind(), kind()
+    checkpointing.apply(plain, object(), setting)
+    streamed(model, 5, setting)
     assert_same(train(model), train(plain))
 
 
