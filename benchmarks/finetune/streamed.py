@@ -3,10 +3,10 @@
     python -m benchmarks.finetune.streamed MODEL [--json OUT]
 
 Each way trains, answers the same prompts, and is exported merged, in processes of its own. MODEL is a folder with
-safetensors that `finetune` reads, such as SmolLM2-135M-Instruct. Memory that cannot be taken back is anonymous memory and
+safetensors that `finetune` reads, such as SmolLM2-135M-Instruct. Memory that cannot be taken back is anonymous and
 shared memory (`RssAnon` and `RssShmem` of /proc/PID/status, every 2 ms), less what the process had before it read the
-model; pages of mapped files are not counted, because the operating system can take them back. All of it is on a CPU, so
-what a GPU would have in its own memory, such as resident blocks and activations, is a part of it.
+model; pages of mapped files are not counted, because the operating system can take them back. All of it is on a CPU,
+so what a GPU would have in its own memory, such as resident blocks and activations, is a part of it.
 """
 
 from __future__ import annotations

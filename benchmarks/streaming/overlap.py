@@ -2,11 +2,12 @@
 
     python -m benchmarks.streaming.overlap [--updates 5] [--json OUT]
 
-A thread that sleeps stands for the engine of a GPU that copies, and a sleep in each forward and backward of a block for
-its kernels, since a CPU that copied and computed at the same time would slow itself down. What is tested is which copies
-are started when (`techniques/streaming`), with its real hooks, in training. `ratio` is the time of the copy of a block
-over that of its forward; its backward takes twice as long as its forward. "one after the other" is the same with copies
-that the computation waits for. The prediction knows the times of a forward and of a copy alone, and the schedule.
+A thread that sleeps stands for the engine of a GPU that copies, and a sleep in each forward and backward of a block
+for its kernels, since a CPU that copied and computed at the same time would slow itself down. What is tested is which
+copies are started when (`techniques/streaming`), with its real hooks, in training. `ratio` is the time of the copy of
+a block over that of its forward; its backward takes twice as long as its forward. "one after the other" is the same
+with copies that the computation waits for. The prediction knows the times of a forward and of a copy alone, and the
+schedule.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -134,9 +136,8 @@ def measure(count: int) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"ratio": ratio, "resident seconds": median(resident)}
         for name, waits in (("streamed", False), ("one after the other", True)):
             with ThreadPoolExecutor(1) as thread:
-                seconds, trained = updates(
-                    count, lambda size, thread=thread, waits=waits: ThrottledSlot(size, thread, ratio * FORWARD, waits=waits)
-                )  # fmt: skip
+                make_slot = partial(ThrottledSlot, thread=thread, seconds=ratio * FORWARD, waits=waits)
+                seconds, trained = updates(count, make_slot)
             assert all(map(torch.equal, trained, expected))
             row[f"{name} seconds"] = median(seconds)
             row[f"{name} over resident"] = median(seconds) / median(resident)

@@ -72,9 +72,7 @@ CASES = {
 
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")  # peft reads it
-@pytest.mark.parametrize(
-    "case", slow_except(CASES, "fp16", "dora", "4 bits", "4 bits, experts in fp32", "added rows")
-)
+@pytest.mark.parametrize("case", slow_except(CASES, "fp16", "dora", "4 bits", "4 bits, experts in fp32", "added rows"))
 def test_same_bits_as_without_streamed_blocks(case):
     make, values = case
     if "quantization" in values:

@@ -40,8 +40,8 @@ def trained_model(
 ) -> nn.Module:
     """Adapt `base` for training: 4-bit layers are those of bitsandbytes, which pack their weights on the device.
 
-    With streamed blocks, frozen weights are cast when they are moved (`deferred_casts`), block by block. DoRA reads them
-    before.
+    With streamed blocks, frozen weights are cast when they are moved (`deferred_casts`), block by block. DoRA reads
+    them before.
 
     Raises UsageError if bitsandbytes is not installed, and for weights that cannot be quantized to 4 bits.
     """

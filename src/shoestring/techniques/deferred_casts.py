@@ -1,8 +1,8 @@
 """Weights that are cast to another type when they are moved to the device, not before.
 
-The weights of a model that was read from safetensors are views of the mapped files, for whose pages the operating system
-keeps memory only as long as there is enough. A cast copies them to memory of the process. If the blocks of a model are
-moved one by one (`streaming/placement.py`), casts that wait for the move need this memory for one block at a time.
+The weights of a model that was read from safetensors are views of the mapped files, whose pages the operating system
+takes back when memory is short. A cast copies them to memory of the process. If the blocks of a model are moved one by
+one (`streaming/placement.py`), casts that wait for the move need this memory for one block at a time.
 
 Until then a weight has the shape and the type that it will have, and no values: all its elements are one number in
 memory, so code that reads types and shapes, such as that of adapters, sees no difference.
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 _SOURCE = "_deferred_cast"
-"""The attribute of a parameter with its values before the casts, and the types to which it is cast one after the other."""
+"""The attribute of a parameter with its values before the casts, and the types to which they are cast in turn."""
 
 
 def cast(parameter: nn.Parameter, dtype: torch.dtype, *, is_deferred: bool) -> None:

@@ -122,8 +122,8 @@ def write_adapter(
 def write_merged(model: Any, folder: Path, samples: Sequence[Sequence[Any]], *, tokenizer: Any) -> Exported:
     """Merge the adapter into the model, and write it as transformers does, with the tokenizer.
 
-    Each layer is merged when it is written, so that this needs memory for one layer. The weights keep their dtype; 4-bit
-    weights become fp16. `model` is used up, and its memory is free when the files are read back. Raises as
+    Each layer is merged when it is written, so that this needs memory for one layer. The weights keep their dtype;
+    4-bit weights become fp16. `model` is used up, and its memory is free when the files are read back. Raises as
     `merging.merge` does.
     """
     from transformers import AutoModelForCausalLM

@@ -1,7 +1,7 @@
 """Merged weights that are computed when they are written, so that at no time more than one of them is in memory.
 
-transformers decides about names, files and tied weights, for which it needs the shapes of all weights. Instead of values
-it is given memory that nobody has written to, of which the operating system has no page.
+transformers decides about names, files and tied weights, for which it needs the shapes of all weights. Instead of
+values it is given memory that nobody has written to, of which the operating system has no page.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class UnwrittenWeights:
             model.save_pretrained(folder)
         self._computations.clear()
 
-    def _write(self, tensors: Mapping[str, Tensor], file: str | Path, metadata: Mapping[str, str] | None = None) -> None:
+    def _write(
+        self, tensors: Mapping[str, Tensor], file: str | Path, metadata: Mapping[str, str] | None = None
+    ) -> None:
         write_file(Path(file), serialize(tensors, metadata or {}, read=self._value))
 
     def _value(self, tensor: Tensor) -> Tensor:

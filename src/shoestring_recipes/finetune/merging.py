@@ -1,7 +1,8 @@
 """The trained model as a plain model of transformers: adapters merged and 4-bit weights unpacked, layer by layer.
 
 Every layer is replaced as soon as its merged weight is known, so that at no time more than one layer exists twice; or
-its weight is computed when it is written (`merged_files.py`). A merged weight is computed in fp32 and rounded once, to the dtype of the frozen weights; a 4-bit weight becomes fp16.
+its weight is computed when it is written (`merged_files.py`). A merged weight is computed in fp32 and rounded once, to
+the dtype of the frozen weights; a 4-bit weight becomes fp16.
 """
 
 from __future__ import annotations

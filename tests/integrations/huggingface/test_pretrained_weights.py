@@ -26,6 +26,12 @@ def load(folder):
         return pretrained.load_model(LlamaForCausalLM, folder)
 
 
+def find_and_load(folder):
+    with pretrained.reading("model=x"):
+        weights_folder = pretrained.find_weights(folder, download=False)
+    return load(weights_folder)
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_weight_that_is_not_finite(folder, value):
     file = folder / "model.safetensors"
@@ -80,9 +86,7 @@ def test_a_damaged_shard_is_named(shards, damage):
     damage_shard, message = DAMAGES[damage]
     damage_shard(shards[3])
     with pytest.raises(UsageError, match=message.format(name=shards[3].name)):
-        with pretrained.reading("model=x"):
-            folder = pretrained.find_weights(shards[0].parent, download=False)
-        load(folder)
+        find_and_load(shards[0].parent)
 
 
 def test_shards_are_mapped_and_not_read(shards):

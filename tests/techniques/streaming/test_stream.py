@@ -190,6 +190,53 @@ def test_a_block_waits_for_its_copy(kind: type[Model], setting: str, monkeypatch
     assert_same(train(model), train(plain))
 
 
+class Tapped(Model):
+    """A loss takes a value from the inside of a block whose output leads to no loss."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        taps: list[Tensor] = []
+        hook = self.blocks[1].inner.register_forward_hook(lambda *call: taps.append(call[2]))
+        for number, block in enumerate(self.blocks):
+            values = block(values.detach() if number == 2 else values)
+        hook.remove()
+        return self.head(values) + taps[0].mean()
+
+
+@pytest.mark.parametrize("slot", [PlainSlot, LateSlot])
+def test_backward_may_begin_inside_of_a_block(slot: type[PlainSlot], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "PlainSlot", slot)
+    plain, model = Tapped(), Tapped()
+    streamed(model, 5)
+    assert_same(train(model), train(plain))
+
+
+class FailingSlot(PlainSlot):
+    """A slot to which one of the copies fails."""
+
+    left = 0
+
+    def fill(self, source: Tensor) -> None:
+        FailingSlot.left -= 1
+        if FailingSlot.left == 0:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        super().fill(source)
+
+
+@pytest.mark.parametrize("failing", [1, 2, 4, 7])
+def test_a_copy_that_failed_is_made_again(failing: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "PlainSlot", FailingSlot)
+    plain, model = Model(), Model()
+    streamed(model, 5)
+    FailingSlot.left = failing
+    with pytest.raises(torch.OutOfMemoryError):
+        train(model)
+    with torch.no_grad():
+        for weight, initial in zip(model.parameters(), plain.parameters(), strict=True):
+            if weight.requires_grad:
+                weight.copy_(initial)
+    assert_same(train(model), train(plain))
+
+
 class RunsOutOfMemory(Model):
     fails_at: tuple[str, int] | None = None
 
