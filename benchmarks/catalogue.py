@@ -363,6 +363,17 @@ BENCHMARKS = (
         _LABORATORY,
     ),
     _benchmark(
+        "streaming_overlap",
+        "Do copies of streamed blocks run ahead of the computation, as the schedule predicts?",
+        "-m benchmarks.streaming.overlap --json OUT",
+    ),
+    _benchmark(
+        "streaming_real",
+        "Does a real model with streamed blocks train to the same weights, and in how much host memory?",
+        "-m benchmarks.finetune.streamed MODEL --json OUT",
+        _MODEL,
+    ),
+    _benchmark(
         "same_settings",
         "Does one command choose the same settings on a busy machine?",
         "-m benchmarks.plan.same_settings --json OUT",

@@ -4,6 +4,7 @@ states with fewer bytes. Estimates and training apply the same ones; each change
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
 
 import torch
@@ -15,7 +16,7 @@ from shoestring.base.settings import Settings
 from shoestring.recipe.adaptation import Adaptation
 from shoestring.recipe.optimizers import BuiltOptimizer, build_optimizer, build_with_schedulers
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.techniques import deferred_compiler, eightbit, lora, nf4, norms
+from shoestring.techniques import deferred_casts, deferred_compiler, eightbit, lora, nf4, norms
 
 _DTYPES = {"auto": torch.float32, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -27,7 +28,7 @@ def model(base: nn.Module, adaptation: Adaptation, *, keeps_stored_type: bool = 
     converted to `weights` whatever that is; otherwise fp32 means the base's own type. Adapters have the type
     `lora_dtype` whatever that of the base is. 4-bit weights compute in the type given by `weights`.
     """
-    return _adapt(base, adaptation, nf4.placeholder_layer, keeps_stored_type)
+    return _adapt(base, adaptation, nf4.placeholder_layer, keeps_stored_type, set())
 
 
 def planned_model(loaded: LoadedRecipe) -> nn.Module:
@@ -40,6 +41,9 @@ def trained_model(
 ) -> nn.Module:
     """Adapt `base` for training: 4-bit layers are those of bitsandbytes, which pack their weights on the device.
 
+    With streamed blocks, frozen weights are cast when they are moved (`deferred_casts`), block by block. DoRA reads
+    them before.
+
     Raises UsageError if bitsandbytes is not installed, and for weights that cannot be quantized to 4 bits.
     """
     if adaptation.quantization != "none" and settings.offload == "parameters":
@@ -48,13 +52,21 @@ def trained_model(
             hint="offload=no: 4-bit weights take an eighth of the bytes of fp32 weights",
         )
     deferred_compiler.defer_compiler()
-    return _adapt(base, adaptation, nf4.real_layer, keeps_stored_type)
+    is_deferred = settings.streamed_blocks and adaptation.lora_r is not None and not adaptation.lora_dora
+    deferred = deferred_casts.deferrable(base) if is_deferred else set()
+    return _adapt(base, adaptation, nf4.real_layer, keeps_stored_type, deferred)
 
 
-def _adapt(base: nn.Module, adaptation: Adaptation, make_layer: nf4.MakeLayer, keeps_stored_type: bool) -> nn.Module:
+def _adapt(
+    base: nn.Module,
+    adaptation: Adaptation,
+    make_layer: nf4.MakeLayer,
+    keeps_stored_type: bool,
+    deferred: Set[nn.Parameter],
+) -> nn.Module:
     dtype = _DTYPES[adaptation.weights]
     if dtype != torch.float32 or keeps_stored_type:
-        _cast(base, dtype)
+        _cast(base, dtype, deferred)
     if adaptation.quantization == "nf4":
         nf4.quantize(
             base,
@@ -62,6 +74,7 @@ def _adapt(base: nn.Module, adaptation: Adaptation, make_layer: nf4.MakeLayer, k
             compute=dtype,
             double=adaptation.double_quantization,
             casts_others=adaptation.unquantized == "fp32",
+            deferred=deferred,
         )
     return base if adaptation.lora_r is None else lora.with_adapters(base, adaptation)
 
@@ -103,9 +116,9 @@ def trained_optimizer(loaded: LoadedRecipe, model: nn.Module, device: torch.devi
     return replace(built, optimizer=eightbit.real_optimizer(built.optimizer, states, device))
 
 
-def _cast(model: nn.Module, dtype: torch.dtype) -> None:
+def _cast(model: nn.Module, dtype: torch.dtype, deferred: Set[nn.Parameter]) -> None:
     """Cast the parameters, except those of norms with running statistics, whose kernels need their original type."""
     for module in model.modules():
         for parameter in () if isinstance(module, norms.RUNNING) else module.parameters(recurse=False):
             if parameter.is_floating_point():
-                parameter.data = parameter.data.to(dtype)
+                deferred_casts.cast(parameter, dtype, is_deferred=parameter in deferred)

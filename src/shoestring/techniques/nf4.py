@@ -10,7 +10,7 @@ saved for backward.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from torch.nn import functional
 from shoestring.base.errors import UsageError
 from shoestring.base.packages import requirements
 from shoestring.base.units import bytes_text
+from shoestring.techniques import deferred_casts
 
 EXTRA = "bitsandbytes"
 
@@ -90,6 +91,8 @@ def real_layer(original: Any, compute: torch.dtype, double: bool) -> nn.Module:
     requirements.require(EXTRA, "bitsandbytes")
     from bitsandbytes.nn import Linear4bit, Params4bit
 
+    if is_transposed(original):
+        deferred_casts.convert(original.weight)
     weight = original.weight.detach()
     weight = weight.T.contiguous() if is_transposed(original) else weight
     outputs, inputs = weight.shape
@@ -98,6 +101,7 @@ def real_layer(original: Any, compute: torch.dtype, double: bool) -> nn.Module:
     layer.weight = Params4bit(
         weight, requires_grad=False, compress_statistics=double, quant_type="nf4", blocksize=BLOCK, module=layer
     )
+    deferred_casts.carry_over(original.weight, layer.weight)
     if original.bias is not None:
         # The first forward casts the bias; casting it here makes checkpoints from before and after that compatible.
         layer.bias = nn.Parameter(original.bias.detach().to(compute), requires_grad=False)
@@ -110,12 +114,19 @@ def real_layer(original: Any, compute: torch.dtype, double: bool) -> nn.Module:
 
 
 def quantize(
-    model: nn.Module, make_layer: MakeLayer, *, compute: torch.dtype, double: bool, casts_others: bool = True
+    model: nn.Module,
+    make_layer: MakeLayer,
+    *,
+    compute: torch.dtype,
+    double: bool,
+    casts_others: bool = True,
+    deferred: Set[nn.Parameter] = frozenset(),
 ) -> None:
     """Replace all linear layers except the output layer by 4-bit layers, and freeze all other parameters.
 
     Those are norms, embeddings and the output layer. With `casts_others` they are cast to fp32, as in peft's
-    `prepare_model_for_kbit_training`; otherwise they keep their type, as transformers loads them.
+    `prepare_model_for_kbit_training`, the `deferred` ones when they are moved; otherwise they keep their type, as
+    transformers loads them.
     """
     output = _output_layer(model)
     layers = [
@@ -134,7 +145,7 @@ def quantize(
     for parameter in model.parameters():
         parameter.requires_grad_(False)
         if casts_others and parameter.is_floating_point() and parameter not in packed_parameters:
-            parameter.data = parameter.data.float()
+            deferred_casts.cast(parameter, torch.float32, is_deferred=parameter in deferred)
 
 
 def notes(model: nn.Module) -> list[str]:

@@ -20,6 +20,7 @@ from shoestring.integrations.huggingface.saving import quiet
 from shoestring.recipe.exports import Exported
 from shoestring_recipes.finetune import merging
 from shoestring_recipes.finetune.gguf import families, writing
+from shoestring_recipes.finetune.merged_files import UnwrittenWeights
 from shoestring_recipes.finetune.samples import PairSample, Sample
 
 TOLERANCES = {torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 0.1}
@@ -119,19 +120,21 @@ def write_adapter(
 
 
 def write_merged(model: Any, folder: Path, samples: Sequence[Sequence[Any]], *, tokenizer: Any) -> Exported:
-    """Merge the adapter into the model, layer by layer, and write it as transformers does, with the tokenizer.
+    """Merge the adapter into the model, and write it as transformers does, with the tokenizer.
 
-    The weights keep their dtype; 4-bit weights become fp16. `model` is used up, and its memory is free when the files
-    are read back. Raises as `merging.merge` does.
+    Each layer is merged when it is written, so that this needs memory for one layer. The weights keep their dtype;
+    4-bit weights become fp16. `model` is used up, and its memory is free when the files are read back. Raises as
+    `merging.merge` does.
     """
     from transformers import AutoModelForCausalLM
 
     auto_model: Any = AutoModelForCausalLM
     expected, notes = _logits(model, samples), _merging_notes(model)
-    merged = merging.merge(model)
+    unwritten = UnwrittenWeights()
+    merged = merging.merge(model, unwritten.add)
     dtype = merged.dtype
     with quiet():
-        merged.save_pretrained(folder)
+        unwritten.save(merged, folder)
         _save_tokenizer(tokenizer, folder)
         merged.to("meta")
         loaded = auto_model.from_pretrained(folder, dtype=dtype, local_files_only=True).eval()

@@ -1,11 +1,14 @@
 """The trained model as a plain model of transformers: adapters merged and 4-bit weights unpacked, layer by layer.
 
-Every layer is replaced as soon as its merged weight is known, so that at no time more than one layer exists twice. A
-merged weight is computed in fp32 and rounded once, to the dtype of the frozen weights; a 4-bit weight becomes fp16.
+Every layer is replaced as soon as its merged weight is known, so that at no time more than one layer exists twice; or
+its weight is computed when it is written (`merged_files.py`). A merged weight is computed in fp32 and rounded once, to
+the dtype of the frozen weights; a 4-bit weight becomes fp16.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -62,8 +65,14 @@ def merged_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def merge(model: Any) -> Any:
+Place = Callable[[torch.Size, torch.dtype, Callable[[], Tensor]], Tensor]
+"""Returns the weight of a merged layer, given its shape, its type and what computes it."""
+
+
+def merge(model: Any, place: Place = lambda _shape, _dtype, compute: compute()) -> Any:
     """Turn the trained model into a plain model of transformers, in one dtype, and return it; `model` is used up.
+
+    The weights of merged and unpacked layers are those that `place` returns.
 
     Raises UsageError for adapters that are not LoRA, rsLoRA or DoRA of layers or LoRA of parameters, and RunError if a
     weight is beyond the range of fp16.
@@ -72,7 +81,7 @@ def merge(model: Any) -> Any:
     adapter = _require_mergeable(model) if is_adapted(model) else None
     with torch.no_grad():
         is_tied = base.config.tie_word_embeddings and _has_one_embedding(base)
-        _replace_layers(base, adapter, dtype)
+        _replace_layers(base, adapter, dtype, place)
         if is_tied:
             base.get_output_embeddings().weight = base.get_input_embeddings().weight
         for name, weight in base.named_parameters():
@@ -134,7 +143,7 @@ def _require_mergeable(model: Any) -> str:
     return name
 
 
-def _replace_layers(parent: nn.Module, adapter: str | None, dtype: torch.dtype) -> None:
+def _replace_layers(parent: nn.Module, adapter: str | None, dtype: torch.dtype, place: Place) -> None:
     layer: Any
     for name, layer in list(parent.named_children()):
         if hasattr(layer, "modules_to_save"):
@@ -146,12 +155,13 @@ def _replace_layers(parent: nn.Module, adapter: str | None, dtype: torch.dtype) 
             setattr(parent, name, _merged_parameters(layer, adapter, dtype, name))
         elif hasattr(layer, "base_layer"):
             assert adapter is not None
-            weight = _rounded(_merged_weight(layer, adapter), dtype, name)
-            setattr(parent, name, _with_weight(layer.get_base_layer(), weight))
+            base = layer.get_base_layer()
+            merged = partial(_merged_weight, layer, adapter, _current_weight(base))
+            setattr(parent, name, _with_weight(base, _placed(base, merged, dtype, name, place)))
         elif is_packed(layer):
-            setattr(parent, name, _with_weight(layer, _rounded(unpacked_weight(layer), dtype, name)))
+            setattr(parent, name, _with_weight(layer, _placed(layer, _current_weight(layer), dtype, name, place)))
         else:
-            _replace_layers(layer, adapter, dtype)
+            _replace_layers(layer, adapter, dtype, place)
 
 
 def _merged_tokens(layer: Any, adapter: str | None) -> nn.Module:
@@ -174,10 +184,24 @@ def _merged_parameters(layer: Any, adapter: str, dtype: torch.dtype, name: str) 
     return base
 
 
-def _merged_weight(layer: Any, adapter: str) -> Tensor:
+def _placed(layer: Any, weight: Callable[[], Tensor], dtype: torch.dtype, name: str, place: Place) -> Tensor:
+    shape = torch.Size((layer.out_features, layer.in_features)) if is_packed(layer) else layer.weight.shape
+    return place(shape, dtype, lambda: _rounded(weight(), dtype, name))
+
+
+def _current_weight(layer: Any) -> Callable[[], Tensor]:
+    """Return what returns the unpacked weight that the layer has now, also if it is given another one later."""
+    if is_packed(layer):  # a new layer takes its place
+        return partial(unpacked_weight, layer)
+    weight: Tensor = layer.weight.detach()
+    return lambda: weight
+
+
+@torch.no_grad()
+def _merged_weight(layer: Any, adapter: str, base_weight: Callable[[], Tensor]) -> Tensor:
     """Return the weight, in fp32, by which the layer without its adapter does the same."""
     change: Tensor = layer.get_delta_weight(adapter).float()
-    weight: Tensor = unpacked_weight(layer.get_base_layer()).float() + change
+    weight: Tensor = base_weight().float() + change
     magnitudes = getattr(layer, "lora_magnitude_vector", None)
     if magnitudes is None or adapter not in magnitudes:
         return weight

@@ -1,6 +1,8 @@
 """What is wrong with the weights of a folder is said by name, before training starts."""
 
 import json
+import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -22,6 +24,12 @@ def folder(tmp_path):
 def load(folder):
     with pretrained.reading("model=x"):
         return pretrained.load_model(LlamaForCausalLM, folder)
+
+
+def find_and_load(folder):
+    with pretrained.reading("model=x"):
+        weights_folder = pretrained.find_weights(folder, download=False)
+    return load(weights_folder)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -49,6 +57,47 @@ def test_weights_that_the_configuration_does_not_have(folder, capsys):
     change(folder, num_hidden_layers=1)
     assert load(folder)[1] == []
     assert "note: 9 of the weights in" in (messages := capsys.readouterr().err) and "model.layers.1." in messages
+
+
+@pytest.fixture
+def shards(tmp_path):
+    llama().save_pretrained(tmp_path, max_shard_size="8KB")
+    return sorted(tmp_path.glob("*.safetensors"))
+
+
+DAMAGES = {
+    "truncated": (lambda shard: shard.write_bytes(shard.read_bytes()[:-1]), "{name} cannot be loaded: .*"),
+    "longer": (lambda shard: shard.write_bytes(shard.read_bytes() + b"0"), "{name} cannot be loaded: .*"),
+    "empty": (lambda shard: shard.write_bytes(b""), "{name} cannot be loaded: .*"),
+    "missing": (lambda shard: shard.unlink(), "there is no file {name}"),
+    "not finite": (
+        lambda shard: save_file({name: value * math.nan for name, value in load_file(shard).items()}, shard),
+        "has values that are not finite",
+    ),
+    "other sizes": (
+        lambda shard: save_file({name: value[:-1] for name, value in load_file(shard).items()}, shard),
+        "of the weights have other sizes than config.json says",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_shard_is_named(shards, damage):
+    damage_shard, message = DAMAGES[damage]
+    damage_shard(shards[3])
+    with pytest.raises(UsageError, match=message.format(name=shards[3].name)):
+        find_and_load(shards[0].parent)
+
+
+def test_shards_are_mapped_and_not_read(shards):
+    """Their pages are memory that the operating system can take back."""
+    model, _ = load(shards[0].parent)
+    mapped = [
+        tuple(int(address, 16) for address in line.split()[0].split("-"))
+        for line in Path("/proc/self/maps").read_text().splitlines()
+        if str(shards[0].parent) in line
+    ]
+    assert all(any(start <= weight.data_ptr() < end for start, end in mapped) for weight in model.parameters())
 
 
 def test_sound_weights_are_loaded(folder, capsys):

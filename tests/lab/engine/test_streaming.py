@@ -1,6 +1,7 @@
 """Streamed blocks on a GPU train to the bits of resident ones, in the memory of the resident part and two slots."""
 
 import gc
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch.nn import functional
 
 from shoestring.base.settings import Settings
 from shoestring.techniques import checkpointing as checkpointing_
-from shoestring.techniques.streaming import placement
+from shoestring.techniques.streaming import host_memory, placement
 from shoestring.techniques.streaming.stream import stream_of
 from tests.lab.engine.networks import CLASSES, Classifier
 from tests.lab.engine.test_adapters import values_of_bitsandbytes  # noqa: F401  (a fixture)
@@ -108,3 +109,20 @@ def test_memory_is_that_of_the_resident_part_and_the_slots(checkpointing):
     assert all(own.buffer.is_pinned() for own in stream.weights)
     # Four forwards and backwards, each of which copies all blocks but the two that are in the slots, and the first two.
     assert stream.copies == 4 * 2 * (STREAMED - 2) + 2
+
+
+def test_host_memory_that_cannot_be_pinned_is_used_and_said(tmp_path, monkeypatch):
+    """With the same bits. The error of CUDA is not reported by a later kernel."""
+    plain = train(tmp_path / "plain", Deep(network="dense"), {})
+    runtime, other = torch.cuda.cudart(), torch.empty(2**16, dtype=torch.uint8)
+    assert int(runtime.cudaHostRegister(other.data_ptr(), other.nbytes, 0)) == 0
+    # Memory that is registered already is refused.
+    failing = SimpleNamespace(cudaHostRegister=lambda *_: runtime.cudaHostRegister(other.data_ptr(), other.nbytes, 0))
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.cuda, "cudart", lambda: failing)
+        assert not host_memory.pin(torch.empty(2**16, dtype=torch.uint8))
+        torch.zeros(1, device=CUDA)
+        streamed = train(tmp_path / "run", Deep(network="dense"), {"streamed_blocks": STREAMED})
+    runtime.cudaHostUnregister(other.data_ptr())
+    assert_same_bits(streamed, plain)
+    assert "CUDA has refused to pin the host memory" in (tmp_path / "run" / "events.jsonl").read_text()

@@ -167,7 +167,9 @@ def test_usage_gives_the_model_no_token_types(tmp_path, monkeypatch, capsys):
 
 def test_merging_frees_the_model_before_the_files_are_read(tmp_path, monkeypatch):
     devices, merge = [], merging.merge
-    monkeypatch.setattr(export.merging, "merge", lambda model: devices.append(merge(model)) or devices[0])
+    monkeypatch.setattr(
+        export.merging, "merge", lambda model, *place: devices.append(merge(model, *place)) or devices[0]
+    )
     write("merged", with_lora(random_model("llama")), tmp_path)
     assert {weight.device.type for weight in devices[0].parameters()} == {"meta"}
 

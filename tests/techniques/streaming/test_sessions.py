@@ -1,12 +1,19 @@
 """Sessions with streamed blocks end in the bits of resident ones, also if another number is streamed after a stop."""
 
+import json
+import os
+import signal
+import tempfile
+
 import pytest
 import torch
 from torch import nn
 
+import shoestring
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
-from shoestring.techniques.streaming import placement
+from shoestring.techniques.streaming import placement, slots
+from shoestring.techniques.streaming.slots import PlainSlot
 from tests.ranks import run_ranks
 from tests.sessions import CPU, ActingAtLoss, session
 from tests.slow import slow_except
@@ -46,6 +53,65 @@ def test_same_bits_as_resident_blocks_also_after_a_stop(tmp_path, values):
     assert training_result(tmp_path / "run") == training_result(tmp_path / "plain")
 
 
+class KillingSlot(PlainSlot):
+    """Its process is ended by SIGKILL when half of one of the copies is done."""
+
+    copies = 0
+
+    def fill(self, source):
+        KillingSlot.copies -= 1
+        if KillingSlot.copies == 0:
+            half = source.numel() // 2
+            self.buffer[:half].copy_(source[:half])
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().fill(source)
+
+
+@pytest.mark.parametrize("stream_from", ["host", "disk"])
+def test_same_bits_after_kills_in_the_middle_of_copies(tmp_path, monkeypatch, stream_from):
+    """Each session streams another number of blocks. Of a copy to the disk nothing is left either."""
+    values = {**LORA, "save_every_updates": 1}
+    session(Deep(), tmp_path / "plain", values)
+    (tmp_path / "disk").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "disk"))
+
+    def act(streamed, copies):
+        KillingSlot.copies = copies
+        monkeypatch.setattr(slots, "PlainSlot", KillingSlot)
+        session(Deep(), tmp_path / "run", {**values, "streamed_blocks": streamed, "stream_from": stream_from})
+
+    # In the copies before the first update, in a forward and in a backward of later ones.
+    for streamed, copies in ((4, 2), (4, 9), (6, 27), (3, 8)):
+        assert run_ranks(1, lambda _, case=(streamed, copies): act(*case), tmp_path) == [-signal.SIGKILL]
+    assert run_ranks(1, lambda _: act(5, -1), tmp_path) == [0]
+    assert training_result(tmp_path / "run") == training_result(tmp_path / "plain")
+    assert list((tmp_path / "disk").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_trained_weights_are_used_with_streamed_blocks(tmp_path):
+    """Answers to prompts during training, evaluation and predictions are those of resident blocks."""
+    pytest.importorskip("transformers")
+    data = tmp_path / "rows.jsonl"
+    rows = [{"prompt": f"What is {number}?", "completion": f"It is {number}."} for number in range(4)]
+    data.write_text("\n".join(map(json.dumps, rows)))
+    values = {"max_updates": 3, "effective_batch": 4, "micro_batch": 2, "seq_len": 64, "answer_tokens": 4}
+    values |= {"subset": 16, "precision": "fp32", "weights": "fp32", "on": "cpu", "prompts": data}
+    answers = []
+    for streamed in (0, 2):
+        run = tmp_path / str(streamed)
+        shoestring.train("finetune", run=run, streamed_blocks=streamed, **values)
+        events = map(json.loads, (run / "events.jsonl").read_text().splitlines())
+        answers.append([event["rows"] for event in events if event["event"] == "answers"])
+    assert answers[0] and answers[0] == answers[1]
+    used = []
+    for streamed in ({}, {"streamed_blocks": 2}, {"streamed_blocks": 2, "stream_from": "disk"}):
+        out = tmp_path / f"predictions-{len(used)}.jsonl"
+        shoestring.predict(run, data=data, out=out, on="cpu", **streamed)
+        used.append((shoestring.evaluate(run, on="cpu", **streamed).metrics, out.read_text()))
+    assert used[0] == used[1] == used[2]
+
+
 @pytest.mark.parametrize(
     ("values", "message", "hint"),
     [
@@ -68,6 +134,28 @@ def test_a_model_without_blocks_cannot_be_streamed():
     with pytest.raises(UsageError, match="Linear has no blocks") as raised:
         placement.move(nn.Linear(2, 2).requires_grad_(False), object(), Settings(streamed_blocks=1), CPU)
     assert "define blocks(model)" in str(raised.value)
+
+
+def test_8_bit_weights_of_bitsandbytes_are_refused():
+    """Their layers keep a second reference to the values, which would be those of another block."""
+    bitsandbytes = pytest.importorskip("bitsandbytes")
+    blocks = (nn.Sequential(bitsandbytes.nn.Linear8bitLt(8, 8, has_fp16_weights=False)) for _ in range(3))
+    model = nn.Sequential(*blocks).requires_grad_(False)
+    with pytest.raises(UsageError, match="'weight' of a Linear8bitLt is a Int8Params") as raised:
+        placement.move(model, object(), Settings(streamed_blocks=2), CPU)
+    assert "streamed_blocks=0" in str(raised.value)
+
+
+def test_full_fine_tuning_and_8_bit_states(tmp_path):
+    """States in 8 bits are those of what is trained, which stays on the device; all weights trained leave nothing."""
+    pytest.importorskip("bitsandbytes")
+    values = {**LORA, "optimizer_states": "8bit"}
+    session(Deep(), tmp_path / "plain", values)
+    session(Deep(), tmp_path / "run", {**values, "streamed_blocks": 5})
+    assert training_result(tmp_path / "run") == training_result(tmp_path / "plain")
+    with pytest.raises(UsageError, match="have no frozen weights") as raised:
+        session(Deep(), tmp_path / "full", {"micro_batch": 5, "optimizer_states": "8bit", "streamed_blocks": 5})
+    assert "train adapters: --set lora_r=8" in str(raised.value)
 
 
 class RunsOutOfMemory(ActingAtLoss):

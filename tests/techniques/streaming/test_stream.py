@@ -16,7 +16,8 @@ from shoestring.base.errors import RunError
 from shoestring.base.settings import Settings
 from shoestring.base.units import bytes_text
 from shoestring.techniques import checkpointing
-from shoestring.techniques.streaming import placement
+from shoestring.techniques.streaming import placement, slots
+from shoestring.techniques.streaming.slots import PlainSlot
 from shoestring.techniques.streaming.stream import Stream, stream_of
 
 CPU = torch.device("cpu")
@@ -161,6 +162,78 @@ def test_same_results_without_gradients_and_each_block_is_copied_once_per_forwar
         with torch.inference_mode() if number % 2 else torch.no_grad():
             assert torch.equal(model(torch.ones(1, 6)), plain(torch.ones(1, 6)))
     assert 4 * 5 <= stream.copies <= 4 * 5 + 2
+    assert_same(train(model), train(plain))
+
+
+class LateSlot(PlainSlot):
+    """A slot that has other values until it is waited for, as one of a GPU may."""
+
+    source: Tensor | None = None
+
+    def fill(self, source: Tensor) -> None:
+        self.buffer.fill_(255)
+        self.source = source
+
+    def wait(self) -> None:
+        if self.source is not None:
+            super().fill(self.source)
+        self.source = None
+
+
+@pytest.mark.parametrize("setting", ["no", "full"])
+@pytest.mark.parametrize("kind", [Model, Conditional])
+def test_a_block_waits_for_its_copy(kind: type[Model], setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "PlainSlot", LateSlot)
+    plain, model = kind(), kind()
+    checkpointing.apply(plain, object(), setting)
+    streamed(model, 5, setting)
+    assert_same(train(model), train(plain))
+
+
+class Tapped(Model):
+    """A loss takes a value from the inside of a block whose output leads to no loss."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        taps: list[Tensor] = []
+        hook = self.blocks[1].inner.register_forward_hook(lambda *call: taps.append(call[2]))
+        for number, block in enumerate(self.blocks):
+            values = block(values.detach() if number == 2 else values)
+        hook.remove()
+        return self.head(values) + taps[0].mean()
+
+
+@pytest.mark.parametrize("slot", [PlainSlot, LateSlot])
+def test_backward_may_begin_inside_of_a_block(slot: type[PlainSlot], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "PlainSlot", slot)
+    plain, model = Tapped(), Tapped()
+    streamed(model, 5)
+    assert_same(train(model), train(plain))
+
+
+class FailingSlot(PlainSlot):
+    """A slot to which one of the copies fails."""
+
+    left = 0
+
+    def fill(self, source: Tensor) -> None:
+        FailingSlot.left -= 1
+        if FailingSlot.left == 0:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        super().fill(source)
+
+
+@pytest.mark.parametrize("failing", [1, 2, 4, 7])
+def test_a_copy_that_failed_is_made_again(failing: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "PlainSlot", FailingSlot)
+    plain, model = Model(), Model()
+    streamed(model, 5)
+    FailingSlot.left = failing
+    with pytest.raises(torch.OutOfMemoryError):
+        train(model)
+    with torch.no_grad():
+        for weight, initial in zip(model.parameters(), plain.parameters(), strict=True):
+            if weight.requires_grad:
+                weight.copy_(initial)
     assert_same(train(model), train(plain))
 
 

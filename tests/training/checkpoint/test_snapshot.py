@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from shoestring.techniques.streaming import host_memory
 from shoestring.training.checkpoint import snapshot
 from shoestring.training.checkpoint.snapshot import HostCopy, Snapshot
 
@@ -121,7 +122,7 @@ def test_pages_are_locked_once_and_unlocked(monkeypatch, status):
     runtime = FakeRuntime(status)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(snapshot, "_forget_error", lambda: None)
+    monkeypatch.setattr(host_memory, "_forget_error", lambda: None)
     copy = HostCopy()
     for _ in range(3):
         copy._reserve(4096, for_gpu=True)

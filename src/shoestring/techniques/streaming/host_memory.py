@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
 import os
 import tempfile
@@ -42,19 +43,38 @@ def allocate_on_disk(size: int) -> Tensor:
         return torch.frombuffer(mmap.mmap(file.fileno(), max(size, 1)), dtype=torch.uint8)[:size]
 
 
+def return_freed_memory() -> None:
+    """Return the memory of freed tensors to the operating system, which glibc keeps between others that are in use."""
+    with contextlib.suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def pin(buffer: Tensor) -> bool:
     """Let the GPU copy from the buffer asynchronously, until it is freed; return whether CUDA permits that.
 
     torch's `pin_memory` would round the size up to a power of two.
     """
-    runtime = torch.cuda.cudart()
-    address = buffer.data_ptr()
     if not buffer.nbytes:
         return True
-    if int(runtime.cudaHostRegister(address, buffer.nbytes, 0)) != 0:
+    if not lock_pages(buffer):
         return False
-    weakref.finalize(buffer.untyped_storage(), _unpin, address).atexit = False
+    weakref.finalize(buffer.untyped_storage(), _unpin, buffer.data_ptr()).atexit = False
     return True
+
+
+def lock_pages(memory: Tensor) -> bool:
+    """Lock the pages for copies from a GPU, until `cudaHostUnregister` is called; return whether CUDA permits that."""
+    # The result is an enumeration without a truth value of its own: `not success` is False.
+    if int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)) == 0:
+        return True
+    _forget_error()
+    return False
+
+
+def _forget_error() -> None:
+    """CUDA reports an error of this thread once more, at the next kernel, and forgets it then."""
+    with contextlib.suppress(RuntimeError):
+        torch.zeros(1, device="cuda")
 
 
 def _unpin(address: int) -> None:

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
 from shoestring.base.units import bytes_text, plural
-from shoestring.techniques import checkpointing, offload
+from shoestring.techniques import checkpointing, deferred_casts, offload
 from shoestring.techniques.streaming import host_memory
 from shoestring.techniques.streaming.host_weights import HostWeights
 from shoestring.techniques.streaming.schedule import SLOTS, streamed_positions
 from shoestring.techniques.streaming.slots import make_slots
 from shoestring.techniques.streaming.stream import Stream, stream_blocks, stream_of
-from shoestring.techniques.streaming.tensors import Streamed, streamed_tensors
+from shoestring.techniques.streaming.tensors import Streamed, can_be_replaced, streamed_tensors
 
 Allocate = Callable[[int], Tensor]
 
@@ -86,6 +86,13 @@ def choose(model: nn.Module, recipe: object, count: int) -> tuple[list[nn.Module
             f"{setting}: {name} has {plural(len(streamable), 'block')} with frozen weights",
             hint=f"streamed_blocks={len(streamable)} streams all of them",
         )
+    for place, value in ((streamed.places[0], streamed.value) for _, own in streamable for streamed in own):
+        if not can_be_replaced(value):
+            raise UsageError(
+                f"{setting}: {place.name!r} of a {type(place.module).__name__} is a {type(value).__name__}, and only "
+                "plain tensors, tensor subclasses of torch's kind and 4-bit weights of bitsandbytes are streamed",
+                hint="streamed_blocks=0; or leave the weights plain in model() and set quantization=nf4",
+            )
     chosen = [streamable[position] for position in streamed_positions(len(streamable), count)]
     return [block for block, _ in chosen], [own for _, own in chosen]
 
@@ -106,13 +113,19 @@ def stream(
 
     def move_module(module: nn.Module, staying: Iterable[Streamed]) -> None:
         on_host = {id(streamed.value) for streamed in staying}
-        module._apply(lambda tensor: tensor if id(tensor) in on_host else tensor.to(device))
+
+        def moved(tensor: Tensor) -> Tensor:
+            deferred_casts.convert(tensor)
+            return tensor if id(tensor) in on_host else tensor.to(device)
+
+        module._apply(moved)
 
     for number, (block, own) in enumerate(zip(blocks, tensors, strict=True)):
         # 4-bit weights are packed on their way to the device. Others need not go there.
         plain = [streamed for streamed in own if not hasattr(streamed.value, "quant_state")]
         move_module(block, chain(plain, *tensors[:number]))
         weights.append(HostWeights(own, allocate))
+        host_memory.return_freed_memory()
     slots = make_slots(slot_sizes(weights), device)
     move_module(model, chain(*tensors))
     streaming = Stream(weights, slots)

@@ -111,6 +111,16 @@ def _memory(value: Tensor) -> int:
     return int(value.untyped_storage()._cdata)
 
 
+def can_be_replaced(value: Tensor) -> bool:
+    """Return whether a module can be given another tensor in place of this one.
+
+    Not if it is of a class that keeps more than `parts` knows, such as bitsandbytes' 8-bit weights, whose values its
+    layers hold a second time.
+    """
+    is_known = type(value) in (Tensor, nn.Parameter) or isinstance(value, nn.Buffer)
+    return is_known or is_traceable_wrapper_subclass(value) or hasattr(value, "quant_state")
+
+
 def parts(value: Any) -> list[Tensor]:
     """Return the plain tensors that a parameter or buffer consists of, without those that 4-bit weights share: their
     tables, and the offset of their scales, which are a few bytes.

@@ -1,6 +1,5 @@
 """Snapshots of a training state: a copy in host memory that training cannot change while it is written to disk."""
 
-import contextlib
 import itertools
 import mmap
 from collections.abc import Iterator, Mapping
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from shoestring.techniques.streaming.host_memory import lock_pages
 from shoestring.training.checkpoint import codec
 from shoestring.training.checkpoint.divided import is_divided, own, ranks_of
 
@@ -143,7 +143,7 @@ class HostCopy:
         self._memory = _host_memory(size)
         self._for_gpu = for_gpu
         # If the system cannot lock more pages, the copy is slower but still correct.
-        self._locked = for_gpu and size > 0 and _lock_pages(self._memory)
+        self._locked = for_gpu and size > 0 and lock_pages(self._memory)
 
 
 def _host_memory(size: int) -> Tensor:
@@ -153,22 +153,6 @@ def _host_memory(size: int) -> Tensor:
     memory = mmap.mmap(-1, size)
     memory.madvise(mmap.MADV_DONTFORK)  # madvise(2) names this case: pages that a device writes to, and copy-on-write
     return torch.frombuffer(memory, dtype=torch.uint8)
-
-
-def _lock_pages(memory: Tensor) -> bool:
-    """Lock the pages for copies from a GPU, and return whether that succeeded."""
-    # The result is an enumeration without a truth value of its own: `not success` is False.
-    status = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)
-    if int(status) == 0:
-        return True
-    _forget_error()
-    return False
-
-
-def _forget_error() -> None:
-    """CUDA reports an error of this thread once more, at the next kernel, and forgets it then."""
-    with contextlib.suppress(RuntimeError):
-        torch.zeros(1, device="cuda")
 
 
 def _copy(pairs: Iterator[tuple[Tensor, Tensor]], *, non_blocking: bool = False) -> None:

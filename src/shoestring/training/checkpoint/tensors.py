@@ -6,7 +6,7 @@ may be malformed.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -36,11 +36,15 @@ _DTYPE_NAMES = {
 
 
 def serialize(
-    tensors: Mapping[str, Tensor], metadata: Mapping[str, str], dtypes: Mapping[str, torch.dtype] | None = None
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str],
+    dtypes: Mapping[str, torch.dtype] | None = None,
+    read: Callable[[Tensor], Tensor] = lambda tensor: tensor,
 ) -> Iterator[Buffer]:
     """Yield the bytes of a safetensors file, deterministically; tensors on a GPU are copied to the host one at a time.
 
-    Tensors named in `dtypes` are converted to that dtype.
+    Tensors named in `dtypes` are converted to that dtype. The values of each tensor are those that `read` returns when
+    it is written, of the same shape and dtype.
 
     Raises CheckpointError for a dtype that the format does not support.
     """
@@ -60,7 +64,7 @@ def serialize(
     yield len(text).to_bytes(8, "little") + text
     for name in names:
         if tensors[name].numel():
-            yield tensor_bytes(tensors[name].to(file_dtypes[name]))
+            yield tensor_bytes(read(tensors[name]).to(file_dtypes[name]))
 
 
 def tensor_bytes(tensor: Tensor) -> memoryview:

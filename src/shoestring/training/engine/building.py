@@ -4,7 +4,7 @@ import torch
 
 from shoestring.base.settings import Settings
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.techniques import autotuning, tf32
+from shoestring.techniques import autotuning, deferred_casts, tf32
 from shoestring.techniques.fallbacks import Sizes
 from shoestring.training.engine import cuda_graphs
 from shoestring.training.engine.assembly import DevicePlace, assemble
@@ -45,5 +45,5 @@ def build(
         averages=assembly.averages,
         cuda_graphs=cuda_graphs.build_cuda_graphs(assembly.model, settings, device),
         fully_sharded=assembly.fully_sharded,
-        build_model=lambda: place.model(loaded, settings),
+        build_model=lambda: deferred_casts.convert_all(place.model(loaded, settings)),
     )
