@@ -64,7 +64,7 @@ def load_model(run: Run) -> Model:
     Raises CheckpointError for weights that are damaged or belong to another model.
     """
     from shoestring.techniques import fp32_modules, memory_format
-    from shoestring.techniques.streaming import placement
+    from shoestring.techniques.pipeline import placement
     from shoestring.training.checkpoint.light import UNVERIFIED, read_light
     from shoestring.training.checkpoint.weights import load_weights
     from shoestring.training.data.seeding import derive, seed_all
