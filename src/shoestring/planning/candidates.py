@@ -289,7 +289,16 @@ def priced(
 def memory_of(
     trace: Trace, loaded: LoadedRecipe, target: Target, settings: Settings, varying: VaryingLengths | None = None
 ) -> Breakdown:
-    """Estimate the memory of settings that have this trace, for microbatches of `varying` lengths or of one."""
+    """Estimate the memory of settings that have this trace, for microbatches of `varying` lengths or of one: that of
+    the GPU with more of it, if the model is divided between two.
+    """
+    if second := trace.second:
+        shorter = varying and varying.shorter.second
+        parts = (
+            memory_of(replace(trace, second=None), loaded, target, settings, varying),
+            memory_of(second, loaded, target, settings, replace(varying, shorter=shorter) if shorter else None),
+        )
+        return max(parts, key=lambda part: part.high_bytes)
     return memory(
         trace,
         target.device,

@@ -189,7 +189,7 @@ def _open(loaded: LoadedRecipe) -> Facts:
 
 def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any], *, folds: bool) -> Trace | None:
     """Return the trace that is requested; None if it has to be made without folding."""
-    from shoestring.planning.trace import inference, update
+    from shoestring.planning.trace import inference, two_devices, update
     from shoestring.planning.trace.explain import explain_errors
     from shoestring.planning.trace.facts import first_batches
     from shoestring.planning.trace.folding import NotRepeatableError
@@ -228,8 +228,11 @@ def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any], *, fo
             )
         except NotRepeatableError:
             return None
+    second = None
+    if recorder.divides:
+        (storages, events), second = two_devices.split(recorder, storages, events)
     shards = traced_shards(settings, request["gpus"], torch_ddp=request["torch_ddp"])
-    return Trace(
+    trace = Trace(
         micro_batch=settings.micro_batch,
         microbatches=min(update.TRACED_MICROBATCHES, request["accumulate"]) * shards,
         stages=len(losses_by_stage(loaded.recipe)),
@@ -243,6 +246,9 @@ def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any], *, fo
         storages=storages,
         events=events,
     )
+    if second is None:
+        return trace
+    return dataclasses.replace(trace, second=dataclasses.replace(trace, storages=second[0], events=second[1]))
 
 
 def _add_compiler_bytes(facts: Facts) -> Facts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -16,6 +17,7 @@ from shoestring.techniques.streaming import placement
 from shoestring.techniques.streaming.host_weights import HostWeights
 from shoestring.techniques.streaming.slots import make_slots
 from shoestring.techniques.streaming.stream import Stream, stream_blocks
+from shoestring.techniques.streaming.tensors import Streamed
 
 
 def move(recorder: Recorder, model: nn.Module, recipe: Any, settings: Settings, *, from_host: bool = True) -> None:
@@ -49,6 +51,24 @@ def move(recorder: Recorder, model: nn.Module, recipe: Any, settings: Settings, 
 def _stream(recorder: Recorder, model: nn.Module, recipe: Any, count: int, *, from_host: bool) -> None:
     """Stream blocks as `placement.stream` does: first each of them, then the slots, then all other weights."""
     blocks, tensors = placement.choose(model, recipe, count)
+    device = torch.device(simulated_device.DEVICE)
+    move_streamed(recorder, [*loading.children_first(model)], blocks, tensors, device, from_host=from_host)
+
+
+def move_streamed(
+    recorder: Recorder,
+    modules: Sequence[nn.Module],
+    blocks: Sequence[nn.Module],
+    tensors: Sequence[list[Streamed]],
+    device: torch.device,
+    earlier: Sequence[loading.Copies] = (),
+    *,
+    from_host: bool = True,
+) -> loading.Copies:
+    """Move `modules` to `device` and stream the `tensors` of the `blocks` among them; there may be none.
+
+    Returns the copies that the modules have then. What one of the `earlier` copies has is left where it is.
+    """
     # 4-bit weights are packed on the device.
     plain = {
         id(streamed.value)
@@ -58,16 +78,18 @@ def _stream(recorder: Recorder, model: nn.Module, recipe: Any, count: int, *, fr
 
     def copy_to_its_device(tensor: Tensor) -> Tensor:
         if id(tensor) in plain:
-            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=offload.HOST)
-        return simulated_device.allocate_like(tensor)
+            return simulated_device.allocate_like(tensor, offload.HOST)
+        return simulated_device.allocate_like(tensor, device)
 
-    copies, weights = loading.Copies(copy_to_its_device), list[HostWeights]()
+    copies, weights = loading.Copies(copy_to_its_device, *earlier, device=device), list[HostWeights]()
     for block, own in zip(blocks, tensors, strict=True):
         loading.move_modules(recorder, [*loading.children_first(block)], copies, from_host=from_host)
         weights.append(HostWeights(own, lambda size: torch.empty(size, dtype=torch.uint8, device=offload.HOST)))
-    slots = make_slots(placement.slot_sizes(weights), torch.device(simulated_device.DEVICE))
+    slots = make_slots(placement.slot_sizes(weights), device) if weights else []
     recorder.label([slot.buffer for slot in slots], "weights")
     streamed_modules = {module for block in blocks for module in block.modules()}
-    modules = [module for module in loading.children_first(model) if module not in streamed_modules]
-    loading.move_modules(recorder, modules, copies, from_host=from_host)
-    stream_blocks(blocks, Stream(weights, slots))
+    others = [module for module in modules if module not in streamed_modules]
+    loading.move_modules(recorder, others, copies, from_host=from_host)
+    if weights:
+        stream_blocks(blocks, Stream(weights, slots))
+    return copies

@@ -220,6 +220,8 @@ class Trace:
     """The bytes of offloaded tensors in the memory of the GPU's process, by part."""
     storages: tuple[Storage, ...]
     events: tuple[Event, ...]
+    second: Trace | None = None
+    """What happens on the second GPU, if the model is divided between two (`sharding=pipeline`)."""
 
     @property
     def counts_steps(self) -> bool:
@@ -242,6 +244,7 @@ class Trace:
             "names": list(names),
             "storages": [[storage.bytes, PARTS.index(storage.part)] for storage in self.storages],
             "events": list(_rows(self.events, numbers)),
+            **({"second": self.second.json()} if self.second else {}),
         }
 
     @classmethod
@@ -266,6 +269,7 @@ class Trace:
             host_bytes=values.get("host_bytes", {}),
             storages=tuple(Storage(size, PARTS[part]) for size, part in values["storages"]),
             events=tuple(events),
+            second=Trace.from_json(values["second"]) if values.get("second") else None,
         )
 
 

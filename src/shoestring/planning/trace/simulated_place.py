@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from shoestring.base.settings import Precision, Settings
-from shoestring.planning.trace import loading, offloading
+from shoestring.planning.trace import loading, offloading, two_devices
 from shoestring.planning.trace.distributed import DistributedReplicas
 from shoestring.planning.trace.folding import Folding
 from shoestring.planning.trace.fsdp import FsdpShards
@@ -66,6 +66,7 @@ class SimulatedPlace:
         self._recorder, self._model, self._microbatches, self._stack = recorder, model, microbatches, stack
         self._is_gpu, self._torch_ddp, self._way_of_loading = is_gpu, torch_ddp, way_of_loading
         self._folds = folds and settings.offload == "no" and not settings.streamed_blocks and not torch_ddp
+        self._folds = self._folds and not settings.is_pipeline
         self._gpus = gpus
         self._own_shards = traced_shards(settings, gpus, torch_ddp=torch_ddp)
         self.ranks = self._ranks(0)
@@ -82,7 +83,9 @@ class SimulatedPlace:
         return self._model
 
     def move(self, model: nn.Module, loaded: LoadedRecipe, settings: Settings) -> None:
-        if self._way_of_loading == "transformers":
+        if settings.is_pipeline:
+            two_devices.move(self._recorder, model, loaded.parts, settings, self._microbatches)
+        elif self._way_of_loading == "transformers":
             loading.load_with_transformers(self._recorder, model)
         else:
             offloading.move(self._recorder, model, loaded.parts, settings, from_host=self._is_gpu)

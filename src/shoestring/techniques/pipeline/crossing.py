@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -41,6 +41,8 @@ class Crossing:
         """The weights on the first device that modules of the second part use too."""
         self.classes: dict[type[nn.Module], type[nn.Module]] = {}
         """The classes of placed blocks by their original ones."""
+        self.around_deferred: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Returns the context of a deferred backward."""
         self._pass: Pass | None = None
         self._mode = _Beyond(self)
         self._is_mode_on = False
@@ -76,7 +78,8 @@ class Crossing:
 
         def run() -> None:
             while pending:
-                _backward(pending.pop())
+                with self.around_deferred():
+                    _backward(pending.pop())
 
         def defer(loss: Tensor) -> None:
             run()

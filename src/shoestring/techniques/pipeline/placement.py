@@ -103,7 +103,7 @@ def divide(model: nn.Module, recipe: object, first: torch.device, second: torch.
     others = [module for module in modules if module not in inside]
     last = order[blocks[-1]]
     after = [module for module in others if order[module] > last and _has_state(module)]
-    own_bytes = {id(value): _bytes(value) for value in chain(model.parameters(), model.buffers())}
+    own_bytes = {id(value): _bytes(value) for value in model.parameters()}
     first_bytes = _bytes_of((module for module in others if module not in after), own_bytes)
     sizes = [_bytes_of(block.modules(), own_bytes) for block in blocks]
     count = first_blocks(sizes, first_bytes, _bytes_of(after, own_bytes))
@@ -163,11 +163,11 @@ def _has_state(module: nn.Module) -> bool:
 
 
 def _bytes_of(modules: Iterable[nn.Module], own_bytes: dict[int, int]) -> int:
-    """Return the bytes of the tensors of modules. What several modules share counts for the first one asked for."""
+    """Return the bytes of the weights of modules. What several modules share counts for the first one asked for."""
     return sum(
         own_bytes.pop(id(value), 0)
         for module in modules
-        for value in (*module._parameters.values(), *module._buffers.values())
+        for value in module._parameters.values()
         if value is not None
     )
 

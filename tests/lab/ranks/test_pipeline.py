@@ -1,0 +1,50 @@
+"""sharding=pipeline: two GPUs of one process end in the bits of one GPU."""
+
+import pytest
+
+from tests.lab.ranks import pipelined
+from tests.sessions import final_bits
+
+VALUES = {"micro_batch": 3, "save_every_updates": 3}
+LORA = {"lora_r": 2, "lora_targets": "linear", "lora_dropout": 0.1}
+CASES = {
+    "tied weights": ("Blocks", {"ema": 0.5}),
+    "fp16": ("Overflowing", {"precision": "fp16", "checkpointing": "full"}),
+    "streamed": ("Text", LORA | {"precision": "fp16", "streamed_blocks": 2, "checkpointing": "1"}),
+}
+"""The recipe and its values."""
+SLOW_CASES = {
+    "plain": ("Text", {}),
+    "recomputed": ("Text", {"checkpointing": "full"}),
+    "LoRA": ("Text", LORA | {"precision": "fp16"}),
+    "offload": ("Text", {"offload": "optimizer"}),
+    "workers": ("Text", {"workers": 1}),
+    "fused": ("Text", {"optimizer_kernel": "fused", "precision": "fp16"}),
+    "teacher": ("Teacher", {"precision": "fp16"}),
+}
+
+
+def run_of(name, folder, **values):
+    recipe, own = (CASES | SLOW_CASES)[name]
+    return {"recipe": recipe, "run": str(folder / name), "values": VALUES | own | values}
+
+
+@pytest.mark.parametrize(
+    "names", [CASES, pytest.param(CASES | SLOW_CASES, marks=pytest.mark.slow)], ids=["some", "all"]
+)
+def test_two_gpus_have_the_bits_of_one_also_after_a_stop(ranks_on, tmp_path, names):
+    driver, pipeline = ranks_on("kaggle-t4x2"), {"sharding": "pipeline", "gpus": 2}
+    one, two, moved = (tmp_path / name for name in ("one", "two", "moved"))
+    runs = [
+        *(run_of(name, one) for name in names),
+        *(run_of(name, two, **pipeline) for name in names),
+        *({**run_of(name, moved, **pipeline), "last_stop": "SIGTERM", "last_at": 9} for name in names),
+        *(run_of(name, moved) for name in names),
+    ]
+    (peaks,) = driver.run(1, pipelined.devices_of, runs=runs, seconds=500)
+    for name, (first, second) in zip(names, peaks[len(names) :], strict=False):
+        expected = final_bits(one / name)
+        assert final_bits(two / name) == expected, name
+        assert final_bits(moved / name) == expected, name
+        assert first and second
+    assert all(second == 0 for _, second in peaks[: len(names)])
