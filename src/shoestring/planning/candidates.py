@@ -293,10 +293,10 @@ def memory_of(
     the GPU with more of it, if the model is divided between two.
     """
     if second := trace.second:
-        shorter = varying and varying.shorter.second
+        of_second = replace(varying, shorter=varying.shorter.second) if varying and varying.shorter.second else None
         parts = (
             memory_of(replace(trace, second=None), loaded, target, settings, varying),
-            memory_of(second, loaded, target, settings, replace(varying, shorter=shorter) if shorter else None),
+            memory_of(second, loaded, target, settings, of_second),
         )
         return max(parts, key=lambda part: part.high_bytes)
     return memory(

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.lab.ranks import pipelined
-from tests.sessions import final_bits
+from tests.sessions import final_checkpoint
 
 VALUES = {"micro_batch": 3, "save_every_updates": 3}
 LORA = {"lora_r": 2, "lora_targets": "linear", "lora_dropout": 0.1}
@@ -43,8 +43,8 @@ def test_two_gpus_have_the_bits_of_one_also_after_a_stop(ranks_on, tmp_path, nam
     ]
     (peaks,) = driver.run(1, pipelined.devices_of, runs=runs, seconds=500)
     for name, (first, second) in zip(names, peaks[len(names) :], strict=False):
-        expected = final_bits(one / name)
-        assert final_bits(two / name) == expected, name
-        assert final_bits(moved / name) == expected, name
+        expected = final_checkpoint(one / name)
+        assert final_checkpoint(two / name) == expected, name
+        assert final_checkpoint(moved / name) == expected, name
         assert first and second
     assert all(second == 0 for _, second in peaks[: len(names)])

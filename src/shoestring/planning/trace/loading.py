@@ -99,9 +99,7 @@ def load_with_transformers(recorder: Recorder, model: nn.Module) -> None:
 class Copies:
     """Replaces the tensors of modules by copies, each once; tied tensors get the same copy."""
 
-    def __init__(
-        self, copy: Callable[[Tensor], Tensor], *earlier: Copies, device: torch.device | str = DEVICE
-    ) -> None:
+    def __init__(self, copy: Callable[[Tensor], Tensor], *earlier: Copies, device: torch.device | str = DEVICE) -> None:
         """`device` is the one on which weights are packed. What `earlier` copies have is copied already."""
         self._copy, self.device = copy, device
         self._copies: dict[int, tuple[Tensor, Tensor]] = {}

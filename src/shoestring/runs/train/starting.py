@@ -90,7 +90,8 @@ def _start_run(
     loaded.require_real_data()
     require_trainable(settings, loaded.adaptation)
     require_whole_batch(loaded, settings)
-    if not loaded.reference and settings.gpus is None and not settings.is_pipeline:  # other processes could not load the recipe
+    # Other processes could not load the recipe.
+    if not loaded.reference and settings.gpus is None and not settings.is_pipeline:
         settings = settings.replace(gpus=1)
     if settings.gpus and settings.logical_shards is None:
         settings = settings.replace(logical_shards=settings.processes)

@@ -44,7 +44,7 @@ class Crossing:
         self.around_deferred: Callable[[], AbstractContextManager[None]] = nullcontext
         """Returns the context of a deferred backward."""
         self._pass: Pass | None = None
-        self._mode = _Beyond(self)
+        self._mode: Any = _Beyond(self)
         self._is_mode_on = False
         self._frozen: dict[int, tuple[weakref.ref[Tensor], int, Tensor]] = {}
         """Copies of frozen weights on the second device, each with the version of the weight that it is a copy of."""
@@ -131,7 +131,7 @@ class Crossing:
         if kind is dict:
             return {name: self.moved(item, device) for name, item in value.items()}
         if isinstance(value, tuple) and hasattr(kind, "_make"):
-            return kind._make([self.moved(item, device) for item in value])  # type: ignore[attr-defined]
+            return kind._make([self.moved(item, device) for item in value])
         return value
 
     def copy_beyond(self, tensor: Tensor) -> Tensor:

@@ -131,7 +131,9 @@ def place(model: nn.Module, parts: Sequence[Part]) -> Crossing:
 def shared_weights(parts: Sequence[Part]) -> list[nn.Parameter]:
     """Return the trained weights of the first part that modules of the second one use too."""
     first, second = (
-        dict.fromkeys(parameter for module in part.modules for parameter in module._parameters.values() if parameter is not None)
+        dict.fromkeys(
+            parameter for module in part.modules for parameter in module._parameters.values() if parameter is not None
+        )
         for part in parts
     )
     return [parameter for parameter in first if parameter in second and parameter.requires_grad]
@@ -165,13 +167,10 @@ def _has_state(module: nn.Module) -> bool:
 def _bytes_of(modules: Iterable[nn.Module], own_bytes: dict[int, int]) -> int:
     """Return the bytes of the weights of modules. What several modules share counts for the first one asked for."""
     return sum(
-        own_bytes.pop(id(value), 0)
-        for module in modules
-        for value in module._parameters.values()
-        if value is not None
+        own_bytes.pop(id(value), 0) for module in modules for value in module._parameters.values() if value is not None
     )
 
 
 def _bytes(value: Any) -> int:
     """Return the bytes of a tensor on its device, where bitsandbytes packs two 4-bit values in one byte."""
-    return value.numel() // 2 if hasattr(value, "quant_state") else value.nbytes
+    return int(value.numel() // 2 if hasattr(value, "quant_state") else value.nbytes)

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from shoestring.base.errors import RunError, UsageError
 from shoestring.recipe.losses import scalar_loss
 from shoestring.techniques.pipeline.blocks import crossing_of
+from shoestring.techniques.pipeline.clipping import clip_gradients
 from shoestring.training.checkpoint.divided import whole
 from shoestring.training.engine import foreach
 from shoestring.training.engine.memory import HalfDoneError, out_of_memory_message
@@ -171,7 +172,7 @@ def step(
         foreach.multiply(gradients, correction)
     if on_gradients:
         on_gradients()
-    norm = whole(nn.utils.clip_grad_norm_(parameters, clip_norm)) if clip_norm is not None else None
+    norm = whole(clip_gradients(parameters, clip_norm)) if clip_norm is not None else None
     mean = total_sum / total_weight
     stepped = _step(optimizer, mixed_precision)
     optimizer.zero_grad(set_to_none=True)
