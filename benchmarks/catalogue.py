@@ -200,6 +200,11 @@ BENCHMARKS = (
         _MEASUREMENTS,
     ),
     _benchmark(
+        "streaming_plans",
+        "Which models larger than the GPU fit with streamed blocks, and how long do they take?",
+        "-m benchmarks.plan.streaming --json OUT",
+    ),
+    _benchmark(
         "finetune_packing",
         "Do packed rows give the loss and the gradients of single samples?",
         "-m benchmarks.finetune.packing DATA --json OUT",

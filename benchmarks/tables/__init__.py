@@ -24,6 +24,7 @@ from benchmarks.tables import (
     randomness,
     recipes,
     rehearse,
+    streaming,
     survival,
 )
 
@@ -98,6 +99,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "lab_worst": lab.worst,
     "lab_decisions": lab.decisions,
     "plans": claims.plans,
+    "streaming_plans": streaming.plans,
     "complete": claims.complete,
     "questions": claims.questions,
     "claim_commands": claims.claim_commands,

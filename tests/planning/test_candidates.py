@@ -23,7 +23,7 @@ SETTINGS = Settings(micro_batch=2, precision="fp32", checkpointing="no", gpus=1,
 def test_candidates_that_differ_in_untraced_settings_share_a_trace() -> None:
     traced = {
         *("micro_batch", "precision", "checkpointing", "optimizer_kernel", "offload", "gpus", "logical_shards"),
-        *("sharding", "packing", "compile", "fp32_modules", "memory_format", "streamed_blocks", "stream_from"),
+        *("sharding", "packing", "compile", "fp32_modules", "memory_format", "streamed_blocks"),
     }
     assert set(UNTRACED) == {field.name for field in fields(Settings)} - traced
     loaded = find(Linears())

@@ -48,6 +48,7 @@ def plan(
     *,
     limit_seconds: float | None = None,
     disk_bytes: int | None = None,
+    ram_bytes: int | None = None,
     usd_per_hour: float | None = None,
     calibrate: str | Path | None = None,
     probe: bool | None = None,
@@ -55,18 +56,20 @@ def plan(
 ) -> Plan | Comparison:
     """Choose the fastest settings that fit the target, and predict their memory, time, sessions and disk.
 
-    `limit_seconds` of a session and `disk_bytes` of the run's directory replace the platform's limits, `usd_per_hour`
-    of one GPU replaces the list price, and the measured time of the run `calibrate`, made on the same GPU, scales the
-    predictions; a file of `measure` there replaces the rates that they are made of. Options and settings in `values`
-    are fixed, all others are chosen. On `kaggle` all machines of Kaggle are compared, as `compare` does. A plan for
-    this machine (`local`, `cpu`) is measured: a few updates are made in a child process and discarded, unless `probe`
-    is False; by default unless SHOESTRING_PROBE=0 is set. The errors are those of `estimate`.
+    `limit_seconds` of a session, `disk_bytes` of the run's directory and `ram_bytes` of the machine replace the
+    platform's limits, `usd_per_hour` of one GPU replaces the list price, and the measured time of the run `calibrate`,
+    made on the same GPU, scales the predictions; a file of `measure` there replaces the rates that they are made of.
+    Options and settings in `values` are fixed, all others are chosen. On `kaggle` all machines of Kaggle are compared,
+    as `compare` does. A plan for this machine (`local`, `cpu`) is measured: a few updates are made in a child process
+    and discarded, unless `probe` is False; by default unless SHOESTRING_PROBE=0 is set.
+    The errors are those of `estimate`.
     """
     comparison = compare(
         recipe,
         [on],
         limit_seconds=limit_seconds,
         disk_bytes=disk_bytes,
+        ram_bytes=ram_bytes,
         usd_per_hour=usd_per_hour,
         calibrate=calibrate,
         by_seconds=None,
@@ -96,6 +99,7 @@ def compare(
     *,
     limit_seconds: float | None = None,
     disk_bytes: int | None = None,
+    ram_bytes: int | None = None,
     usd_per_hour: float | None = None,
     calibrate: str | Path | None = None,
     by_seconds: float | None = None,
@@ -116,11 +120,12 @@ def compare(
         from shoestring.runs.check.probe.probing import is_enabled, measured_here
 
     require_limits(by_seconds=by_seconds)
-    require_limits(limit_seconds=limit_seconds, disk_bytes=disk_bytes, usd_per_hour=usd_per_hour)
+    require_limits(limit_seconds=limit_seconds, disk_bytes=disk_bytes, ram_bytes=ram_bytes, usd_per_hour=usd_per_hour)
     loaded, settings = choose_for_plan(recipe, values)
     names = [on] if isinstance(on, str) else list(on)
     targets = [
-        with_limits(find(name), session_seconds=limit_seconds, disk_bytes=disk_bytes) for name in with_machines(names)
+        with_limits(find(name), session_seconds=limit_seconds, disk_bytes=disk_bytes, ram_bytes=ram_bytes)
+        for name in with_machines(names)
     ]
     calibration = load_calibration(checked_path(calibrate)) if calibrate else None
     comparison = compare(

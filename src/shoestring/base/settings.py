@@ -46,10 +46,13 @@ class Settings:
         "number of blocks whose frozen weights are in host memory and are copied to the GPU ahead of each use; 0: none",
     ] = None
     """For adapters on a model that is larger than the GPU. Every number gives the same bits. The blocks are those of
-    activation checkpointing; what is trained stays on the GPU. By default no block is streamed."""
+    activation checkpointing; what is trained stays on the GPU. By default a plan streams as few blocks as make an
+    update fit, and none if it fits without."""
     stream_from: Annotated[
-        Literal["host", "disk"], "where the weights of streamed blocks are: in host memory, or in a file in TMPDIR"
-    ] = "host"
+        Literal["host", "disk"] | None,
+        "where the weights of streamed blocks are: in host memory, or in a file in TMPDIR; by default host, or disk if "
+        "host memory is too small for them",
+    ] = None
     """With `disk` the host needs no memory for them. The file has no name and takes their bytes until the session ends.
     Copies from it wait for the disk, as far as its pages are not in memory."""
     gpus: Annotated[

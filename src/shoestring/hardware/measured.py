@@ -47,8 +47,19 @@ class CopyTiming(Timing):
     """The seconds to move so many bytes."""
 
     kind: str
-    """`host to device`, `device to host`, or `all-reduce` (between all GPUs)."""
+    """One of `COPIES`."""
     bytes: int
+
+
+PINNED, PAGEABLE, TOGETHER = "host to device", "host to device, pageable", "host to device, all GPUs"
+COPIES: Mapping[str, str] = {
+    PINNED: "a copy from pinned host memory to a GPU",
+    PAGEABLE: "the same from memory that is not pinned",
+    TOGETHER: "the same as the first to each of all GPUs at once: the seconds until all have their bytes",
+    "device to host": "a copy from a GPU to pinned host memory",
+    "all-reduce": "a sum over all GPUs",
+}
+"""What is measured of copies."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from shoestring.base.reading import COUNT, OBJECT, TEXT, Kind, find_problems
 from shoestring.base.settings import Precision
-from shoestring.hardware.measured import HOST
+from shoestring.hardware.measured import COPIES, HOST
 
 _MAX_ROWS = 20_000
 _MAX_RATE = 1e16
@@ -44,7 +44,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "device.kind": ("cuda", "cpu"),
     "operator.precision": get_args(Precision),
     "operator.layout": ("", "channels_first", "channels_last"),
-    "copy.kind": ("host to device", "device to host", "all-reduce"),
+    "copy.kind": tuple(COPIES),
 }
 
 

@@ -96,13 +96,17 @@ def with_machines(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(member for name in names for member in (machines(name) if name in several else (name,))))
 
 
-def with_limits(target: Target, *, session_seconds: float | None = None, disk_bytes: int | None = None) -> Target:
+def with_limits(
+    target: Target, *, session_seconds: float | None = None, disk_bytes: int | None = None, ram_bytes: int | None = None
+) -> Target:
     """Return the target with these limits instead of those of its platform."""
     limits: dict[str, Any] = {}
     if session_seconds is not None:
         limits["session_hours"] = session_seconds / 3600
     if disk_bytes is not None:
         limits["disk_bytes"] = disk_bytes
+    if ram_bytes is not None:
+        limits["ram_bytes"] = ram_bytes
     if not limits:
         return target
     platform = target.platform or Platform(name="", title="limits set by the user")

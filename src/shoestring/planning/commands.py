@@ -62,7 +62,7 @@ def _command(
         words += ["--run", str(Path("runs", f"{name}-{suffix}" if suffix else name))]
     if target.name != "local":
         words += ["--on", target.name]
-    words += _limit_flags(target, with_disk=verb != "kaggle start")
+    words += _limit_flags(target, with_disk=verb != "kaggle start", with_ram=verb == "plan")
     takes_data = "data" in loaded.options or is_hugging_face(loaded.reference)
     if verb == "train":
         options |= dict.fromkeys(loaded.in_datasets, "PATH")
@@ -86,8 +86,8 @@ def _in_dataset(value: Any) -> Any:
     return f"OWNER/DATASET:{value.name}"
 
 
-def _limit_flags(target: Target, *, with_disk: bool) -> list[str]:
-    """Return `--limit` and `--disk` for the limits of a target that are not its platform's own."""
+def _limit_flags(target: Target, *, with_disk: bool, with_ram: bool) -> list[str]:
+    """Return `--limit`, `--disk` and `--ram` for the limits of a target that are not its platform's own."""
     if target.platform is None or targets.is_here(target.name):
         return []
     own = targets.find(target.name).platform or Platform(name="", title="")
@@ -98,9 +98,14 @@ def _limit_flags(target: Target, *, with_disk: bool) -> list[str]:
         hours = target.platform.session_hours
         flags += ["--limit", f"{hours:g}h" if float(f"{hours:g}") == hours else f"{hours * 3600:.12g}s"]
     if with_disk and target.platform.disk_bytes not in (None, own.disk_bytes):
-        size = target.platform.disk_bytes
-        flags += ["--disk", f"{size // 10**9}GB" if size % 10**9 == 0 else f"{size / 10**6:.12g}MB"]
+        flags += ["--disk", _size_text(target.platform.disk_bytes)]
+    if with_ram and target.platform.ram_bytes not in (None, own.ram_bytes):
+        flags += ["--ram", _size_text(target.platform.ram_bytes)]
     return flags
+
+
+def _size_text(size: int) -> str:
+    return f"{size // 10**9}GB" if size % 10**9 == 0 else f"{size / 10**6:.12g}MB"
 
 
 def _reference(loaded: LoadedRecipe) -> str:

@@ -8,6 +8,7 @@ from shoestring.base.run_limits import disk_parts
 from shoestring.hardware.catalog import Target
 from shoestring.planning.candidates import Candidate
 from shoestring.planning.estimate.disk import checkpoint_bytes
+from shoestring.planning.estimate.streaming import host_bytes
 from shoestring.planning.shares import gpus_of, states_shares
 
 _FP32 = 4
@@ -102,7 +103,7 @@ def planned_disk(chosen: Candidate, target: Target, *, adapters: bool = False, e
         full_checkpoint_bytes=size.full,
         light_checkpoint_bytes=light,
         export_bytes=facts.export_bytes,
-        parts=disk_parts(size.full, light, chosen.settings, epochs),
+        parts=disk_parts(size.full, light, chosen.settings, epochs) | _streamed(chosen, "disk"),
         epochs=epochs,
         limit_bytes=target.platform.disk_bytes if target.platform else None,
     )
@@ -124,4 +125,13 @@ def planned_host(chosen: Candidate, target: Target) -> PlannedHost:
         parts["process"] = gpus * process_bytes
         if chosen.trace.host_bytes:
             parts["offloaded states and weights"] = gpus * sum(chosen.trace.host_bytes.values())
+        parts |= _streamed(chosen, "host")
     return PlannedHost(parts=parts, limit_bytes=target.platform.ram_bytes if target.platform else None)
+
+
+def _streamed(chosen: Candidate, source: str) -> dict[str, int]:
+    """Return the bytes of streamed blocks if they are in host memory, or on the disk: each process has its own."""
+    settings = chosen.settings
+    if not settings.streamed_blocks or (settings.stream_from or "host") != source:
+        return {}
+    return {"streamed weights": gpus_of(settings) * host_bytes(chosen.trace, settings.streamed_blocks)}

@@ -26,6 +26,7 @@ from shoestring.planning.search import (
     weights_exceed_memory,
 )
 from shoestring.planning.shares import gpus_of, samples_per_shard
+from shoestring.planning.streamed import candidates_with_streaming
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.techniques.trainable import DIVIDING_WEIGHTS, TRAINED, sharding_problems
 
@@ -100,6 +101,7 @@ def _search(candidates: Candidates, requested: Settings) -> list[Candidate]:
         if best and one_gpu.memory_format is None:  # which format is faster does not depend on the number of GPUs
             one_gpu = one_gpu.replace(memory_format=best.settings.memory_format)
         pool += _on_one_gpu(candidates, one_gpu, pool)
+    pool += candidates_with_streaming(candidates, [first, *smaller], pool)
     pool = pool or [requested_candidate(candidates, first)]
     distinct = {candidate.settings: candidate for candidate in pool}
     ranked = sorted(distinct.values(), key=rank)  # candidates of equal rank stay in the order of the search

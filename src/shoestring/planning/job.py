@@ -93,8 +93,6 @@ def _unknown(loaded: LoadedRecipe, target: Target, chosen: Candidate) -> Iterato
         yield "the CPU's part of an update", "it updates the optimizer states, which are in its memory"
     if chosen.settings.offload == "parameters":
         yield "copying weights", "from host memory to the GPU in each forward and backward, gradients back"
-    if chosen.settings.streamed_blocks:
-        yield "copying weights", "of streamed blocks to the GPU, if it takes longer than what is computed meanwhile"
     if chosen.settings.compile != "no":
         yield "compiling the model", "some minutes for a large one at the start of each session"
     if loaded.parts.data.data:

@@ -31,6 +31,7 @@ from shoestring.planning.proposals import Proposal, proposals, propose_smaller_f
 from shoestring.planning.reasons import calibration_reason, changes, reasons
 from shoestring.planning.schedule import make_schedule
 from shoestring.planning.shares import samples_per_gpu
+from shoestring.planning.streamed import streaming_notes
 from shoestring.planning.times import planned_time
 from shoestring.planning.trace import StoredTraces, Tracer
 from shoestring.planning.trace.record import Facts
@@ -127,6 +128,7 @@ def plan_with(
         fits = all(limit.holds for limit in bounds)
         proposed = proposals(candidates, chosen, requested, fits=chosen.fits, facts=facts) if thorough else []
         proposed += propose_smaller_files(chosen, lambda candidate: disk_of(candidate).peak_bytes, disk.limit_bytes)
+    planned_facts = facts.with_bounds(chosen.trace.bounds)
     schedule = make_schedule(
         loaded,
         requested,
@@ -143,7 +145,7 @@ def plan_with(
         recipe=loaded.name,
         options=loaded.options,
         settings=chosen.settings,
-        facts=facts.with_bounds(chosen.trace.bounds),
+        facts=replace(planned_facts, notes=(*streaming_notes(ranked, target), *planned_facts.notes)),
         memory=chosen.memory,
         time=time,
         sessions=schedule.sessions,

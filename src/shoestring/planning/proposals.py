@@ -348,7 +348,9 @@ def _adapted(settings: Settings) -> Settings:
 
     Its weights or states may have scales that cannot be divided, and need less memory whole.
     """
-    return settings.replace(optimizer_kernel=None, sharding="ddp" if _divides_weights(settings) else settings.sharding)
+    return settings.replace(
+        optimizer_kernel=None, streamed_blocks=None, sharding="ddp" if _divides_weights(settings) else settings.sharding
+    )
 
 
 def _divides_weights(settings: Settings) -> bool:

@@ -47,7 +47,7 @@ def test_rates_of_the_gpu_are_measured(run_command, monkeypatch, tmp_path):
     assert measured["device"]["title"] == "NVIDIA T4" and measured["device"]["kind"] == "cuda"
     rates = read_measured(tmp_path / "rates.json")
     assert {"fp32", "fp16"} == {row.precision for row in rates.operators}
-    assert {"host to device", "device to host"} == {row.kind for row in rates.copies}
+    assert {"host to device", "host to device, pageable", "device to host"} == {row.kind for row in rates.copies}
     assert rates.host
     plan = answer(run_command, "plan", "temporal", "--on", tmp_path / "rates.json", *SMALL)
     assert "T4" in plan["device"]

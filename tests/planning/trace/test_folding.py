@@ -183,7 +183,7 @@ def fold(
             )
         except NotRepeatableError as error:
             return 0, f"not repeatable: {error}"
-        records.append(canonical(*record))
+        records.append(canonical(record.storages, record.events))
     folded, whole = records
     if folded == whole:
         return counts[0].count, "equal"
@@ -262,6 +262,7 @@ AMPERE = {"capability": (8, 0)}
             "llama", {"lora_r": 4, "quantization": "nf4"}, {"checkpointing": "full"}, CALLS, marks=pytest.mark.slow
         ),
         ("llama", {"lora_r": 4}, {"packing": "yes"}, CALLS),
+        ("llama", {"lora_r": 4}, {"streamed_blocks": LAYERS - 2, "checkpointing": "full"}, CALLS),
         pytest.param(
             "llama",
             {"lora_r": 4},

@@ -103,7 +103,7 @@ def compare(scan: Callable[..., Tensor], layers: int, **settings: Any) -> tuple[
             capability=(7, 5),
             folds=folds,
         )
-        records.append(canonical(*record))
+        records.append(canonical(record.storages, record.events))
     folded, whole = records
     count = counts[0].scans.count if counts[0].scans else 0
     if folded == whole:

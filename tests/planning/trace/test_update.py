@@ -5,11 +5,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
+import torch
 
 from shoestring.base.settings import Precision, Settings
 from shoestring.hardware.catalog import DEVICES
 from shoestring.planning.trace import Trace, Tracer
 from shoestring.planning.trace.record import Alloc, Free, Op, Phase
+from shoestring.planning.trace.recorder import operator
 from shoestring.recipe import finding
 from tests.planning.trace import sample_recipes
 
@@ -152,6 +154,12 @@ def test_operators_count_flops_and_bytes(trace_recipe: TraceRecipe) -> None:
     product = next(event for event in trace_recipe("Linears").events if isinstance(event, Op))
     assert (product.name, product.flops) == ("aten::mm", 2 * 32 * 256 * 512)
     assert product.bytes == 4 * (32 * 256 + 256 * 512 + 32 * 512)
+
+
+def test_a_copy_from_host_memory_does_not_read_its_target() -> None:
+    target, source = torch.zeros(1000), torch.ones(1000)
+    recorded = operator(torch.ops.aten.copy_.default, (target, source), {}, target, [target], [target])
+    assert recorded.bytes == target.nbytes
 
 
 def test_flops_and_activations_of_convolutions(trace_recipe: TraceRecipe) -> None:

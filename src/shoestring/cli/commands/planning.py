@@ -43,6 +43,9 @@ def plan(
     disk: Annotated[
         str | None, typer.Option(metavar="SIZE", help="The disk space for the run's directory, such as 15GB.")
     ] = None,
+    ram: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="The memory of the machine itself, such as 16GB.")
+    ] = None,
     price: Annotated[
         float | None,
         typer.Option(metavar="USD", min=0, help="The price of one GPU for an hour, instead of the list price."),
@@ -89,6 +92,7 @@ def plan(
             names,
             limit_seconds=limit_seconds,
             disk_bytes=disk_bytes,
+            ram_bytes=parse("--ram", ram, parse_bytes),
             usd_per_hour=price,
             calibrate=calibrate,
             by_seconds=by_seconds,

@@ -101,19 +101,27 @@ def link_of(device: Device, without: str | None = None) -> Link:
     if device.name in _NVLINK:
         bandwidth, source = _NVLINK[device.name]
         return Link(name="NVLink", bandwidth=bandwidth, latency=_SHORT_LATENCY, source=source)
-    text = device.pcie or _usual_pcie(device)
-    match = re.match(r"(\d)\.\d x(\d+)", text)
-    generation, lanes = (int(match[1]), int(match[2])) if match else (3, 16)
+    text, specified = pcie_bandwidth(device)
     staged = not device.peer_access
     share = _STAGED_SHARE if staged else _DIRECT_SHARE
     return Link(
         name=f"PCIe {text}" + (", through host memory" if staged else ""),
-        bandwidth=share * lanes * _LANE_BYTES[generation],
+        bandwidth=share * specified,
         latency=_SHORT_LATENCY,
         source=f"{share:.0%} of PCIe {text}, as others measured of NCCL",
         slowest=_OTHER_LANES if staged else 0.5,
         hides_gathers=not staged,
     )
+
+
+def pcie_bandwidth(device: Device) -> tuple[str, float]:
+    """Return generation and lanes of the device's PCIe bus, those of most such GPUs if unknown, and its specified
+    bytes/s in each direction.
+    """
+    text = device.pcie or _usual_pcie(device)
+    match = re.match(r"(\d)\.\d x(\d+)", text)
+    generation, lanes = (int(match[1]), int(match[2])) if match else (3, 16)
+    return text, lanes * _LANE_BYTES[generation]
 
 
 def _usual_pcie(device: Device) -> str:

@@ -18,10 +18,12 @@ from shoestring.planning.estimate.exchange import (
     replica_seconds,
     sharded_seconds,
 )
+from shoestring.planning.estimate.host_link import Source, copy_rates, host_link_of
 from shoestring.planning.estimate.kernels import call_factor, kernel_seconds
 from shoestring.planning.estimate.measured_rates import rates_of
 from shoestring.planning.estimate.rates import Rates
 from shoestring.planning.estimate.spread import spread
+from shoestring.planning.estimate.streaming import Pace, host_bytes, waiting_seconds
 from shoestring.planning.trace.record import Alloc, Facts, Op, Phase, Repeat, Trace
 
 
@@ -30,8 +32,9 @@ class Seconds:
     """An estimate of the time, with its range; `parts` by phase sum to `value`."""
 
     parts: Mapping[str, float]
-    """Seconds of `forward`, `backward` and `optimizer`; with several GPUs also `exchange`, the part not overlapped; of
-    a recipe with a `rollout` whose steps are counted also `generation`."""
+    """Seconds of `forward`, `backward` and `optimizer`; with several GPUs also `exchange`, the part not overlapped;
+    with streamed blocks `streaming`, waiting for copies of their weights; of a recipe with a `rollout` whose steps are
+    counted also `generation`."""
     low: float
     high: float
     source: str
@@ -62,6 +65,8 @@ def update_seconds(
     tf32: bool = False,
     compiled: bool = False,
     by_library: bool = False,
+    streamed_blocks: int | None = None,
+    stream_from: Source = "host",
 ) -> Seconds | None:
     """Estimate one update of so many microbatches on `device`: forward and backward of each, and one optimizer step.
 
@@ -75,7 +80,8 @@ def update_seconds(
     once, which counts as no time. With `cudnn_benchmark` convolutions run by cuDNN's fastest algorithms, with `tf32`
     matrix products of fp32 data in TF32. With `compiled` the low end of the range has the speed-up of torch.compile
     that its authors published. `by_library` a library's trainer looks at the loss of each microbatch, so that the host
-    does not run ahead of the device. `calibration` is from a run on the same device. Sources of measurements whose name
+    does not run ahead of the device. The weights of `streamed_blocks` are copied ahead of their use; what is not hidden
+    is the part `streaming`. `calibration` is from a run on the same device. Sources of measurements whose name
     contains `without` are excluded, so that their rows are not predicted from themselves. None if the catalog lacks the
     device's rates. Input, saving and evaluation are not included.
     """
@@ -90,15 +96,18 @@ def update_seconds(
         _phase_seconds(trace, operators, microbatches, rates, call_seconds, python_seconds, cuda_graphs, by_library)
         for call_seconds, python_seconds in zip(rates.call_seconds, rates.python_seconds, strict=True)
     ]
-    low, typical, high = (parts for parts, _ in timings)
+    low, typical, high = (timing.parts for timing in timings)
+    if streamed_blocks:
+        _add_streaming(timings, trace, device, microbatches, rates, gpus, streamed_blocks, stream_from)
     if gpus > 1:
         usual = link or link_of(device, without)
         slowest = replace(usual, bandwidth=usual.bandwidth * usual.slowest)
         is_expected_hidden = usual.hides_gathers or sharding not in GATHERS
-        for (parts, final), used_link, is_hidden in zip(
+        for timing, used_link, is_hidden in zip(
             timings, (usual, usual, slowest), (True, is_expected_hidden, False), strict=True
         ):
-            used = final if is_hidden and not (by_library or cuda_graphs) else ()
+            parts = timing.parts
+            used = timing.final if is_hidden and not (by_library or cuda_graphs) else ()
             parts["exchange"] += _exchange(
                 parts, used, trace.facts, microbatches, rates, gpus, sharding, torch_ddp, used_link, is_hidden
             )
@@ -123,6 +132,32 @@ def update_seconds(
         source=f"{rates.source}; range: {scored_spread.source}",
         range_names=scored_spread.names,
     )
+
+
+def _add_streaming(
+    timings: Sequence[_Timing],
+    trace: Trace,
+    device: Device,
+    microbatches: float,
+    rates: Rates,
+    gpus: int,
+    streamed_blocks: int,
+    stream_from: Source,
+) -> None:
+    """Add the seconds in which the device waits for streamed blocks, as a part of its own.
+
+    A CPU copies before it computes, at the rate of its memory.
+    """
+    if not rates.queued:
+        copied = microbatches * 2 * 2 * host_bytes(trace, streamed_blocks) / rates.bandwidth["elementwise"]
+        for timing in timings:
+            timing.parts["streaming"] = copied
+        return
+    link = host_link_of(device)
+    for timing, rate in zip(timings, copy_rates(link, stream_from, gpus), strict=True):
+        pace = Pace(timing.ends, timing.parts["forward"] / microbatches, timing.parts["backward"] / microbatches)
+        waiting = waiting_seconds(trace, streamed_blocks, pace, rate, link.latency)
+        timing.parts["streaming"] = microbatches * waiting
 
 
 def _combined(*factors: float) -> float:
@@ -192,6 +227,17 @@ class _Gradient(NamedTuple):
     bytes: int
 
 
+class _Timing(NamedTuple):
+    """When an update computes what, with one speed of the host."""
+
+    parts: dict[str, float]
+    """The seconds of each phase until the device has finished it: the mean over the recipe's stages."""
+    final: list[tuple[float, float]]
+    """For each gradient the seconds from where the last backward has computed it to its end, and its bytes."""
+    ends: tuple[float, ...]
+    """The seconds from the beginning of the first forward to the end of each of its operators."""
+
+
 _Step: TypeAlias = _Operator | _Gradient | Repeat
 
 
@@ -225,9 +271,8 @@ def _phase_seconds(
     python_seconds: float,
     cuda_graphs: bool,
     waits: bool,
-) -> tuple[dict[str, float], list[tuple[float, float]]]:
-    """Return the seconds of each phase until the device has finished it: the mean over the recipe's stages. And return
-    for each gradient the seconds from where the last backward has computed it to its end, and its bytes.
+) -> _Timing:
+    """Return when the operators of an update run.
 
     The host starts each update when the device is idle, since it has read the loss, and runs ahead from there; if it
     `waits`, it also starts each microbatch so.
@@ -237,6 +282,7 @@ def _phase_seconds(
     key = ("", 0)
     allocated: list[int] = []
     computed: list[tuple[float, int]] = []
+    ends: list[float] = []
     for operator in operators:
         if isinstance(operator, _Gradient):
             allocated.append(operator.bytes)
@@ -258,6 +304,8 @@ def _phase_seconds(
         device_time = max(device_time, host_time) + kernels
         host_time = host_time if rates.queued else device_time
         times[key] += device_time - start
+        if key == ("forward", 0):
+            ends.append(times[key])
         if allocated:  # the gradient that this operator computes
             computed += [(times["backward", 0], size) for size in allocated]
             allocated.clear()
@@ -269,4 +317,4 @@ def _phase_seconds(
         parts = {"generation": times["generation", 0], **parts}
     first, stages = times["backward", 0] or 1.0, trace.stages
     final = [((1 - seconds / first) * times["backward", last] / stages, size / stages) for seconds, size in computed]
-    return {name: seconds / stages for name, seconds in parts.items()}, final
+    return _Timing({name: seconds / stages for name, seconds in parts.items()}, final, tuple(ends))

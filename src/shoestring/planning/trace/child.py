@@ -215,7 +215,7 @@ def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any], *, fo
         )
     with explain_errors(recorder), memory_format.explaining_views(settings.memory_format):
         try:
-            storages, events = update.run(
+            record = update.run(
                 recorder,
                 loaded,
                 settings,
@@ -228,9 +228,6 @@ def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any], *, fo
             )
         except NotRepeatableError:
             return None
-    second = None
-    if recorder.divides:
-        (storages, events), second = two_devices.split(recorder, storages, events)
     shards = traced_shards(settings, request["gpus"], torch_ddp=request["torch_ddp"])
     trace = Trace(
         micro_batch=settings.micro_batch,
@@ -243,12 +240,9 @@ def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any], *, fo
         first_batches=first_batches(loaded.recipe, settings.micro_batch),
         bounds=recorder.bounds,
         host_bytes=recorder.host_bytes,
-        storages=storages,
-        events=events,
+        **record._asdict(),
     )
-    if second is None:
-        return trace
-    return dataclasses.replace(trace, second=dataclasses.replace(trace, storages=second[0], events=second[1]))
+    return two_devices.divided(trace, recorder) if recorder.divides else trace
 
 
 def _add_compiler_bytes(facts: Facts) -> Facts:

@@ -14,19 +14,15 @@ from shoestring.techniques import offload
 from shoestring.training.engine.averaging import AveragedWeights
 
 
-def bytes_by_part(
-    model: nn.Module, optimizer: Any, averages: AveragedWeights | None, *, weights_on_disk: bool = False
-) -> dict[Part, int]:
+def bytes_by_part(model: nn.Module, optimizer: Any, averages: AveragedWeights | None) -> dict[Part, int]:
     """Return the bytes in host memory when an update is complete but for its step.
-
-    With `weights_on_disk` those that are not on the device are in a file, whose pages the host need not keep.
 
     Call it after a step of the `optimizer`, with those parameters registered in the model that the GPU has.
     """
     stepped = offload.stepped_parameters(optimizer)
     tensors: dict[Part, Iterable[Tensor]] = {
-        "weights": [] if weights_on_disk else [*model.parameters(), *stepped],
-        "buffers": [] if weights_on_disk else model.buffers(),
+        "weights": [*model.parameters(), *stepped],
+        "buffers": model.buffers(),
         "gradients": [parameter for parameter in stepped if parameter.requires_grad],
         "optimizer states": simulated_device.tensors(list(optimizer.state.values())),
         "averaged weights": averages.averages.values() if averages else (),

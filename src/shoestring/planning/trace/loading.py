@@ -8,7 +8,7 @@ measurements of other loops.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -126,6 +126,12 @@ class Copies:
         for name, buffer in module._buffers.items():
             if buffer is not None:
                 module._buffers[name] = self._copy_of(buffer, self._copy)
+
+    def forget(self, copies: Iterable[Tensor]) -> None:
+        """Keep these copies no longer: they have moved elsewhere. No other module may share them."""
+        for copy in copies:
+            if pair := self._copies.pop(id(copy), None):
+                self._copies.pop(id(pair[0]), None)
 
     def _copy_parameter(self, parameter: nn.Parameter) -> nn.Parameter:
         return nn.Parameter(self._copy(parameter), requires_grad=parameter.requires_grad)

@@ -1,8 +1,14 @@
-"""Offloaded and streamed weights on the simulated device: which of them stay in host memory."""
+"""Offloaded and streamed weights on the simulated device: which of them stay in host memory.
+
+Streamed blocks run with the weights in their slots, but the copies into these are no part of the record: which there
+are follows from the calls of blocks, and their time from the bytes (`planning/estimate/streaming.py`). So identical
+blocks can be folded, as if they were resident.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -10,14 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from shoestring.base.settings import Settings
-from shoestring.planning.trace import loading, simulated_device
+from shoestring.planning.trace import loading, redirected, simulated_device
+from shoestring.planning.trace.record import BlockUse, Event, Op, Phase
 from shoestring.planning.trace.recorder import Recorder
 from shoestring.techniques import checkpointing, nf4, offload
 from shoestring.techniques.streaming import placement
-from shoestring.techniques.streaming.host_weights import HostWeights
+from shoestring.techniques.streaming.host_weights import HostWeights, Layout
 from shoestring.techniques.streaming.slots import make_slots
-from shoestring.techniques.streaming.stream import Stream, stream_blocks
-from shoestring.techniques.streaming.tensors import Streamed
+from shoestring.techniques.streaming.tensors import Streamed, parts, streamed_tensors, with_parts
 
 
 def move(recorder: Recorder, model: nn.Module, recipe: Any, settings: Settings, *, from_host: bool = True) -> None:
@@ -84,12 +90,72 @@ def move_streamed(
     copies, weights = loading.Copies(copy_to_its_device, *earlier, device=device), list[HostWeights]()
     for block, own in zip(blocks, tensors, strict=True):
         loading.move_modules(recorder, [*loading.children_first(block)], copies, from_host=from_host)
+        copies.forget([streamed.value for streamed in own])
         weights.append(HostWeights(own, lambda size: torch.empty(size, dtype=torch.uint8, device=offload.HOST)))
     slots = make_slots(placement.slot_sizes(weights), device) if weights else []
     recorder.label([slot.buffer for slot in slots], "weights")
+    for number, own_weights in enumerate(weights):
+        views = own_weights.layout.views(slots[number % len(slots)].buffer)
+        for streamed, own_views in own_weights.by_tensor(views):
+            streamed.set(with_parts(streamed.value, own_views))
     streamed_modules = {module for block in blocks for module in block.modules()}
     others = [module for module in modules if module not in streamed_modules]
     loading.move_modules(recorder, others, copies, from_host=from_host)
-    if weights:
-        stream_blocks(blocks, Stream(weights, slots))
     return copies
+
+
+class StreamableBlocks:
+    """The blocks of a model that can be streamed: their bytes, and where in the record they are called."""
+
+    def __init__(self, model: nn.Module, recipe: Any) -> None:
+        """Find them in a model that has not been moved."""
+        blocks = list(dict.fromkeys(checkpointing.blocks(model, recipe)))
+        pairs = zip(blocks, streamed_tensors(model, blocks), strict=True)
+        self._blocks = [(block, own) for block, own in pairs if own]
+        self.bytes: tuple[int, ...] = ()
+        """The bytes of each, as they are copied to the device, once the model has moved there."""
+        self._calls: list[tuple[int, int, int]] = []
+
+    def measure(self) -> None:
+        """Set the bytes; the model is on the device, where 4-bit weights are packed."""
+        self.bytes = tuple(_copied_bytes(own) for _, own in self._blocks)
+
+    @contextmanager
+    def observed(self, recorder: Recorder) -> Iterator[None]:
+        """Note the calls of the blocks in the context, in the first forward of the second update."""
+        kinds = [(block, type(block)) for block, _ in self._blocks]
+        for number, (block, _) in enumerate(self._blocks):
+            redirected.redirect(block, self._noting(recorder, number))
+        try:
+            yield
+        finally:
+            for block, kind in kinds:
+                block.__class__ = kind
+
+    def _noting(self, recorder: Recorder, number: int) -> Callable[[Callable[..., Any], Any, Any], Any]:
+        def call(run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+            if recorder.phase != NOTED:
+                return run(*args, **kwargs)
+            start = recorder.position().events
+            result = run(*args, **kwargs)
+            self._calls.append((number, start, recorder.position().events))
+            return result
+
+        return call
+
+    def uses(self, events: Sequence[Event]) -> tuple[BlockUse, ...]:
+        """Return the calls, counted in the operators of that forward among the `events` of the whole record."""
+        operators, is_noted, counts = 0, False, [0]
+        for event in events:
+            if isinstance(event, Phase):
+                is_noted = event == NOTED
+            operators += is_noted and isinstance(event, Op)
+            counts.append(operators)
+        return tuple(BlockUse(number, counts[start], counts[end]) for number, start, end in self._calls)
+
+
+NOTED = Phase("forward", 1, 0)
+
+
+def _copied_bytes(tensors: Sequence[Streamed]) -> int:
+    return Layout.of_tensors([part for streamed in tensors for part in parts(streamed.value)]).size

@@ -194,7 +194,20 @@ class Repeat:
     times: float
 
 
+class BlockUse(NamedTuple):
+    """A call of a block that can be streamed."""
+
+    block: int
+    """Its index in `Trace.block_bytes`."""
+    start: int
+    end: int
+    """The number of operators that have run in this forward when the call begins and when it is over."""
+
+
 Event: TypeAlias = Alloc | Free | Op | Phase | Repeat
+
+BETWEEN_GPUS = "copy between GPUs"
+"""The name of an operator that reads tensors of one GPU and writes those of another."""
 
 _KINDS: tuple[type[Alloc | Free | Op | Phase | Repeat], ...] = (Alloc, Free, Op, Phase, Repeat)
 
@@ -217,7 +230,11 @@ class Trace:
     """Notes on operators whose output size depends on values, traced with the largest (`planning/trace/bounds.py`), and
     on random numbers of the host (`planning/trace/draws.py`)."""
     host_bytes: Mapping[Part, int] = field(default_factory=dict)
-    """The bytes of offloaded tensors in the memory of the GPU's process, by part."""
+    """The bytes of offloaded tensors in the memory of the GPU's process, by part. Streamed blocks are not counted."""
+    block_bytes: tuple[int, ...] = ()
+    """The bytes of the frozen weights of each block that can be streamed, whether it is or not."""
+    block_uses: tuple[BlockUse, ...] = ()
+    """The calls of these blocks in the first forward of the measured update, in order."""
     storages: tuple[Storage, ...]
     events: tuple[Event, ...]
     second: Trace | None = None
@@ -241,6 +258,8 @@ class Trace:
             "first_batches": self.first_batches,
             "bounds": self.bounds,
             "host_bytes": dict(self.host_bytes),
+            "block_bytes": self.block_bytes,
+            "block_uses": self.block_uses,
             "names": list(names),
             "storages": [[storage.bytes, PARTS.index(storage.part)] for storage in self.storages],
             "events": list(_rows(self.events, numbers)),
@@ -267,6 +286,8 @@ class Trace:
             first_batches=tuple((share, probability) for share, probability in values["first_batches"]),
             bounds=tuple(values.get("bounds", ())),
             host_bytes=values.get("host_bytes", {}),
+            block_bytes=tuple(values.get("block_bytes", ())),
+            block_uses=tuple(BlockUse(*use) for use in values.get("block_uses", ())),
             storages=tuple(Storage(size, PARTS[part]) for size, part in values["storages"]),
             events=tuple(events),
             second=Trace.from_json(values["second"]) if values.get("second") else None,

@@ -20,6 +20,7 @@ from shoestring.planning.trace import scratch as kernel_scratch
 from shoestring.planning.trace.draws import Draws
 from shoestring.planning.trace.fake import DEVICE_OF
 from shoestring.planning.trace.record import (
+    BETWEEN_GPUS,
     Alloc,
     Event,
     Free,
@@ -74,6 +75,8 @@ class Recorder(TorchDispatchMode):
         self._watched = watched
         self.operator = ""
         """The last operator called, for error messages."""
+        self.phase: Phase | None = None
+        """The current phase."""
         self.host_bytes: dict[Part, int] = {}
         """What is in host memory, which is not recorded as it is allocated."""
         self._events: list[Event] = []
@@ -140,6 +143,8 @@ class Recorder(TorchDispatchMode):
         if (new or written) and not _only_allocates(func):
             read = self._watched_tensors((args, kwargs))
             op = operator(func, args, kwargs, result, read, new + written)
+            if self.divides and len({tensor.device for tensor in (*read, *new, *written)}) > 1:
+                op = replace(op, name=BETWEEN_GPUS)
             if on_gpu and (buffers := reductions.reduction(func, args, kwargs) or kernel_scratch.split_sum(func, args)):
                 op = replace(op, buffers=buffers)
             self._append_operator(op, self._calls, self._python_calls)
@@ -175,7 +180,8 @@ class Recorder(TorchDispatchMode):
                 if index >= self._phase_start and self._parts[index] is None:
                     self._parts[index] = "activations"
         self._phase_start = len(self._bytes)
-        self._events.append(Phase(name, update, microbatch))
+        self.phase = Phase(name, update, microbatch)
+        self._events.append(self.phase)
 
     def end_preparation(self) -> None:
         """What the current phase has allocated so far is no activation: an update's buffers."""
@@ -433,6 +439,8 @@ def operator(
     """Return the record of a call that read and wrote these tensors on the device."""
     if func._schema.name in _GATHERS:
         read = written
+    if func._schema.name == "aten::copy_" and len(read) == 1:  # the target alone: the source is in host memory
+        read = []
     count = None if products.shares_heads(func, args) else flop_registry.get(func._overloadpacket)
     shape = products.shape(func, args, result)
     flops = int(count(*args, **kwargs, out_val=result)) if count else 0

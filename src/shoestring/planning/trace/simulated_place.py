@@ -65,12 +65,13 @@ class SimulatedPlace:
         """`model` is the adapted model in host memory. Calls of its blocks are redirected until `stack` is closed."""
         self._recorder, self._model, self._microbatches, self._stack = recorder, model, microbatches, stack
         self._is_gpu, self._torch_ddp, self._way_of_loading = is_gpu, torch_ddp, way_of_loading
-        self._folds = folds and settings.offload == "no" and not settings.streamed_blocks and not torch_ddp
-        self._folds = self._folds and not settings.is_pipeline
+        self._folds = folds and settings.offload == "no" and not torch_ddp and not settings.is_pipeline
         self._gpus = gpus
         self._own_shards = traced_shards(settings, gpus, torch_ddp=torch_ddp)
         self.ranks = self._ranks(0)
         self.hooks = Hooks()
+        self.streamable: offloading.StreamableBlocks | None = None
+        """The blocks that can be streamed, once a model with whole weights has moved to the device."""
         self.parameters: list[nn.Parameter] = []
         """The whole parameters on the device."""
 
@@ -83,12 +84,17 @@ class SimulatedPlace:
         return self._model
 
     def move(self, model: nn.Module, loaded: LoadedRecipe, settings: Settings) -> None:
+        is_by_engine = self._way_of_loading == "engine" and loaded.parts.learning.trainer is None
+        if is_by_engine and settings.offload != "parameters":
+            self.streamable = offloading.StreamableBlocks(model, loaded.parts)
         if settings.is_pipeline:
             two_devices.move(self._recorder, model, loaded.parts, settings, self._microbatches)
         elif self._way_of_loading == "transformers":
             loading.load_with_transformers(self._recorder, model)
         else:
             offloading.move(self._recorder, model, loaded.parts, settings, from_host=self._is_gpu)
+        if self.streamable:
+            self.streamable.measure()
         self._label(model)
 
     def compile(self, model: nn.Module, loaded: LoadedRecipe, settings: Settings) -> None:
@@ -133,6 +139,8 @@ class SimulatedPlace:
         """Fold the blocks of a model that all techniques have been applied to, and attach what gathers its weights."""
         self._microbatches.folding = Folding(self._recorder, model, blocks if self._folds else None)
         self._stack.enter_context(self._microbatches.folding.attached())
+        if self.streamable:
+            self._stack.enter_context(self.streamable.observed(self._recorder))
         if self._torch_ddp and self._gpus > 1:
             self.hooks = DistributedReplicas(self._recorder, model)
         if isinstance(self.hooks, FsdpShards):

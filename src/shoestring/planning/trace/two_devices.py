@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -11,7 +12,7 @@ from torch import nn
 from shoestring.base.settings import Settings
 from shoestring.planning.trace import loading, offloading, simulated_device
 from shoestring.planning.trace.microbatches import Microbatches
-from shoestring.planning.trace.record import Alloc, Event, Free, Op, Storage
+from shoestring.planning.trace.record import Alloc, BlockUse, Event, Free, Op, Phase, Storage, Trace
 from shoestring.planning.trace.recorder import Recorder
 from shoestring.techniques.pipeline import placement
 from shoestring.techniques.pipeline.crossing import Crossing
@@ -48,12 +49,38 @@ def _marked(recorder: Recorder, model: nn.Module, microbatches: Microbatches) ->
     recorder.label((parameter.grad for parameter in model.parameters()), "gradients")
 
 
-def split(
-    recorder: Recorder, storages: Sequence[Storage], events: Sequence[Event]
-) -> list[tuple[tuple[Storage, ...], tuple[Event, ...]]]:
-    """Return the storages and events of each of the two devices; the phases are those of both."""
+def divided(trace: Trace, recorder: Recorder) -> Trace:
+    """Return the trace of the first of two devices, with that of the second one; the phases are those of both."""
     devices, second_operators = recorder.devices
-    return [_of_device(storages, events, devices, second_operators, device) for device in range(2)]
+    first, second = (
+        replace(trace, storages=storages, events=events, block_bytes=block_bytes, block_uses=block_uses)
+        for (storages, events), (block_bytes, block_uses) in (
+            (
+                _of_device(trace.storages, trace.events, devices, second_operators, device),
+                _blocks_of_device(trace, second_operators, device),
+            )
+            for device in range(2)
+        )
+    )
+    return replace(first, second=second)
+
+
+def _blocks_of_device(
+    trace: Trace, second_operators: Collection[int], device: int
+) -> tuple[tuple[int, ...], tuple[BlockUse, ...]]:
+    """Return the bytes and the calls of the blocks of one device that can be streamed, counted in its operators."""
+    counts, is_noted = [0], False
+    for position, event in enumerate(trace.events):
+        if isinstance(event, Phase):
+            is_noted = event == offloading.NOTED
+        elif is_noted and isinstance(event, Op):
+            counts.append(counts[-1] + ((position in second_operators) == bool(device)))
+    uses = [use for use in trace.block_uses if counts[use.end] > counts[use.start]]
+    numbers = {block: number for number, block in enumerate(sorted({use.block for use in uses}))}
+    return (
+        tuple(trace.block_bytes[block] for block in numbers),
+        tuple(BlockUse(numbers[use.block], counts[use.start], counts[use.end]) for use in uses),
+    )
 
 
 def _of_device(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -24,7 +24,7 @@ from shoestring.planning.trace import (
 )
 from shoestring.planning.trace.loading import Loading
 from shoestring.planning.trace.microbatches import Microbatches
-from shoestring.planning.trace.record import Event, Storage
+from shoestring.planning.trace.record import BlockUse, Event, Storage
 from shoestring.planning.trace.recorder import Recorder
 from shoestring.planning.trace.simulated_place import SimulatedPlace
 from shoestring.recipe.after_update import after_update_of
@@ -34,6 +34,16 @@ from shoestring.techniques import adapt
 from shoestring.training.data.own_generators import LazyGenerators, OwnGenerators
 from shoestring.training.engine.after_update import run_after_update
 from shoestring.training.engine.assembly import assemble, host_model, strategy
+
+
+class Update(NamedTuple):
+    """The record of an update, with the fields of a trace."""
+
+    storages: tuple[Storage, ...]
+    events: tuple[Event, ...]
+    block_bytes: tuple[int, ...]
+    block_uses: tuple[BlockUse, ...]
+
 
 TRACED_MICROBATCHES = 2
 """The second accumulates into existing gradients; all later ones repeat it."""
@@ -50,7 +60,7 @@ def run(
     torch_ddp: bool = False,
     way_of_loading: Loading = "engine",
     folds: bool = True,
-) -> tuple[tuple[Storage, ...], tuple[Event, ...]]:
+) -> Update:
     """Trace two updates of the recipe on one of `gpus` of this compute capability.
 
     Each has at most `TRACED_MICROBATCHES` of the `accumulate` microbatches of each logical shard. `torch_ddp`: the
@@ -127,11 +137,16 @@ def run(
             place.hooks.after_update()
             for parameter, is_trained in initially_trained:  # a loss may freeze some for its stage
                 parameter.requires_grad_(is_trained)
-        recorder.host_bytes = host_memory.bytes_by_part(
-            model, assembly.optimizer, averages, weights_on_disk=settings.stream_from == "disk"
-        )
+        recorder.host_bytes = host_memory.bytes_by_part(model, assembly.optimizer, averages)
         recorder.mark("end", 1)
-        return recorder.record()
+        storages, events = recorder.record()
+        streamable = place.streamable
+        return Update(
+            storages=storages,
+            events=events,
+            block_bytes=streamable.bytes if streamable else (),
+            block_uses=streamable.uses(events) if streamable else (),
+        )
 
 
 @contextmanager

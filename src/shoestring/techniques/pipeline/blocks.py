@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import torch
 from torch import nn
 
 from shoestring.techniques.pipeline.crossing import Crossing
@@ -25,9 +27,15 @@ class PlacedBlock(nn.Module):
         crossing = self._crossing
         args, kwargs = crossing.enter((args, kwargs), is_second=self._is_second)
         try:
-            return super().__call__(*args, **kwargs)
+            with on_device(crossing.second if self._is_second else crossing.first):
+                return super().__call__(*args, **kwargs)
         finally:
             crossing.leave()
+
+
+def on_device(device: torch.device) -> AbstractContextManager[object]:
+    """Return the context in which kernels that torch does not launch itself, such as those of Triton, run on a GPU."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def place_blocks(blocks: Iterable[nn.Module], crossing: Crossing, *, is_second: bool) -> None:

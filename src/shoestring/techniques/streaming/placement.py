@@ -56,7 +56,7 @@ def notes(model: nn.Module, settings: Settings) -> list[str]:
     is_pageable = any(slot.buffer.is_cuda for slot in streaming.slots) and not all(
         own.buffer.is_pinned() for own in streaming.weights
     )
-    if is_pageable and settings.stream_from == "host":
+    if is_pageable and settings.stream_from != "disk":
         lines.append(
             "CUDA has refused to pin the host memory of streamed blocks, so the CPU waits for each copy, and updates "
             "are slower"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
+from shoestring.hardware.measured import PAGEABLE, PINNED, TOGETHER
 from shoestring.runs.check.rates.clock import sample, wait
 from shoestring.runs.check.rates.grid import Grid
 
@@ -22,11 +23,31 @@ def copy_samples(grid: Grid, device: torch.device, gpus: int) -> Iterator[tuple[
         # Page-locked, as the batches are that a training run copies.
         on_host = torch.empty(size, dtype=torch.uint8, pin_memory=True)
         on_gpu = torch.empty(size, dtype=torch.uint8, device=device)
-        for kind, target, source in (("host to device", on_gpu, on_host), ("device to host", on_host, on_gpu)):
+        pageable = torch.empty(size, dtype=torch.uint8)
+        for kind, target, source in (
+            (PINNED, on_gpu, on_host),
+            (PAGEABLE, on_gpu, pageable),
+            ("device to host", on_host, on_gpu),
+        ):
             target.copy_(source, non_blocking=True)
             yield (kind, size), sample(lambda t=target, s=source: t.copy_(s, non_blocking=True), 4, device)  # type: ignore[misc]
         if gpus > 1:
+            yield (TOGETHER, size), _seconds_together(on_host, gpus)
             yield ("all-reduce", size), _all_reduce_seconds(size, gpus)
+
+
+def _seconds_together(on_host: torch.Tensor, gpus: int) -> float:
+    """Return the seconds in which each GPU has a copy of `on_host`, if all begin at once."""
+    targets = [torch.empty_like(on_host, device=f"cuda:{index}") for index in range(gpus)]
+    seconds = []
+    for _ in range(3):
+        _wait_for_all(gpus)
+        start = time.perf_counter()
+        for target in targets:
+            target.copy_(on_host, non_blocking=True)
+        _wait_for_all(gpus)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds[1:])
 
 
 def _all_reduce_seconds(size: int, gpus: int) -> float:

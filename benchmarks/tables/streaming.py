@@ -1,0 +1,45 @@
+"""Plans of models that are larger than the GPU."""
+
+from benchmarks.tables.markdown import Row, read_result, table
+
+_GIB = 2**30
+_MACHINES = {
+    "kaggle-t4": "one T4, Kaggle",
+    "kaggle-t4x2": "two T4s, Kaggle",
+    "colab-t4": "T4, Colab",
+    "rtx3060": "RTX 3060, 16 GB",
+    "rtx4090": "RTX 4090, 64 GB",
+}
+
+
+def plans() -> str:
+    """A row for each model and machine."""
+    head = ("model", "machine", "fits", "streamed", "microbatch", "GPU memory", "host memory", "tokens/s", "hours")
+    rows = [[row["model"], _MACHINES[row["target"]], *_costs(row)] for row in _rows()]
+    return table((*head, "waiting", "hidden from"), rows)
+
+
+def _rows() -> list[Row]:
+    return [row for row in read_result("streaming_plans")["rows"] if "error" not in row]
+
+
+def _costs(row: Row) -> list[str]:
+    settings = row["settings"]
+    count, size = settings["streamed_blocks"], row["streamed_bytes"]
+    streamed = "none"
+    if count:
+        gpus = settings["gpus"]
+        source = "disk" if settings["stream_from"] == "disk" else "host"
+        streamed = f"{count} of {row['blocks']} blocks, {size / gpus / _GIB:.1f} GiB, {source}"
+    fits = row["verdict"] == "fits"
+    reason = "yes" if fits else "no: " + ", ".join(row["exceeded"])
+    if fits and row["target"].endswith("x2") and settings["gpus"] == 1:
+        reason = "yes, on one GPU"
+    times = ["-", "-", "-"]
+    if fits:
+        waiting = row["waiting_seconds"] / row["update_seconds"]
+        times = [f"{row['tokens_per_second']:,.0f}", f"{row['hours']:.1f}", f"{waiting:.0%}"]
+    memory = f"{row['peak_bytes'] / _GIB:.1f} of {row['capacity_bytes'] / _GIB:.1f} GiB"
+    host = f"{row['host_bytes'] / _GIB:.1f} of {row['ram_bytes'] / _GIB:.1f} GiB"
+    hidden = f"{row['hidden_tokens']:,} tokens" if row["hidden_tokens"] else "-"
+    return [reason, streamed, str(settings["micro_batch"]), memory, host, *times, hidden]

@@ -1,0 +1,172 @@
+"""The choice of streamed blocks: as few as make an update fit, where nothing fits that has all weights on the GPU.
+
+Each streamed block saves its frozen weights, and the time of the copies follows from their bytes
+(`planning/estimate/streaming.py`). So one trace without streamed blocks predicts which number of them and which
+microbatch are the fastest, and only these are traced. Streaming changes nothing that is learnt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from shoestring.base.settings import Settings
+from shoestring.base.units import bytes_text
+from shoestring.hardware.catalog import Target
+from shoestring.planning.candidates import Candidate, Candidates
+from shoestring.planning.costs import planned_disk, planned_host
+from shoestring.planning.estimate.streaming import host_bytes, saved_bytes
+from shoestring.planning.micro_batch import LONG_TRACE_EVENTS, MIN_SPEEDUP, predict_bytes
+from shoestring.planning.search import micro_batch_sizes, smallest
+from shoestring.techniques.streaming.schedule import SLOTS
+
+MOST_TRACES = 5
+"""The number of streamed candidates that are traced for each number of GPUs, each of which takes seconds."""
+
+WHOLE = (None, "ddp", "zero1")
+"""The values of `sharding` with which each GPU has whole weights, which can be streamed."""
+
+_NOTICEABLE = 1.01
+"""The ratio of times from which on a note gives it."""
+
+_WORTHWHILE = 0.02
+"""The share of an update in which the device waits for copies from which on fewer streamed blocks are looked for."""
+
+
+def candidates_with_streaming(
+    candidates: Candidates, layouts: Sequence[Settings], pool: Sequence[Candidate]
+) -> list[Candidate]:
+    """Trace settings with streamed blocks if nothing fits with whole weights on each GPU, and blocks can be streamed.
+
+    `layouts` are the requested settings with each number of GPUs, the largest first. A number of GPUs is tried if the
+    host has no memory for the streamed weights of the larger ones. If it has none for any, they come from the disk.
+    """
+    whole = [item for item in pool if item.settings.sharding in WHOLE]
+    can_stream = any(len(item.trace.block_bytes) > SLOTS for item in whole)
+    if not can_stream or not _is_open(candidates, layouts[0]) or any(item.fits for item in whole):
+        return []
+    streamed: list[Candidate] = []
+    for layout in layouts:
+        if layout.sharding not in WHOLE:
+            continue
+        found = _streamed(candidates, layout)
+        streamed += found
+        if any(item.fits and planned_host(item, candidates.target).fits for item in found):
+            break
+    fitting = [item for item in streamed if item.fits]
+    from_host = [item for item in fitting if planned_host(item, candidates.target).fits]
+    if from_host or layouts[0].stream_from == "host":
+        return from_host or streamed
+    from_disk = [candidates.evaluate(item.settings.replace(stream_from="disk")) for item in fitting]
+    return [item for item in from_disk if _has_disk(item, candidates)] or streamed
+
+
+def streaming_notes(ranked: Sequence[Candidate], target: Target) -> Iterator[str]:
+    """Yield what the streamed blocks of the first candidate cost, compared with such a GPU that all of them fit on."""
+    chosen = ranked[0]
+    count, sizes = chosen.settings.streamed_blocks, chosen.trace.block_bytes
+    if not count or not sizes:
+        return
+    source = "from the disk" if chosen.settings.stream_from == "disk" else "from host memory"
+    note = f"{count} of {len(sizes)} blocks are streamed {source} ({bytes_text(host_bytes(chosen.trace, count))})"
+    resident = [item for item in ranked if not item.settings.streamed_blocks and item.settings.sharding in WHOLE]
+    if chosen.time and resident and target.device.kind == "cuda":
+        least = min(item.memory.high_bytes for item in resident)
+        waiting = chosen.time.parts.get("streaming", 0.0)
+        ratio = chosen.time.value / (chosen.time.value - waiting)
+        speed = f"{ratio:.2f} times slower than" if ratio >= _NOTICEABLE else "as fast as"
+        note += f": {speed} on a card of {bytes_text(least)}, where all would stay"
+    yield note
+
+
+def _is_open(candidates: Candidates, requested: Settings) -> bool:
+    """Return whether the plan may stream blocks of the recipe; each step of a generation would copy all of them."""
+    learning = candidates.loaded.parts.learning
+    return (
+        requested.streamed_blocks is None
+        and requested.offload != "parameters"
+        and requested.compile == "no"
+        and candidates.target.device.kind == "cuda"
+        and learning.trainer is None
+        and not learning.other_loop
+        and learning.rollout is None
+    )
+
+
+def _has_disk(candidate: Candidate, candidates: Candidates) -> bool:
+    adapters = bool(candidates.loaded.options.get("lora_r"))
+    disk = planned_disk(candidate, candidates.target, adapters=adapters)
+    return disk.fits and planned_host(candidate, candidates.target).fits
+
+
+def _streamed(candidates: Candidates, layout: Settings) -> list[Candidate]:
+    """Return the traced candidates with streamed blocks, of the microbatches that are predicted to be the fastest."""
+    resident = candidates.evaluate_if_possible(smallest(candidates, layout))
+    if resident is None or len(resident.trace.block_bytes) <= SLOTS:
+        return []
+    traced: list[Candidate] = []
+    for size, count in _by_prediction(candidates, layout, resident):
+        for candidate in _enough(candidates, resident.settings.replace(micro_batch=size), count):
+            traced.append(candidate)
+            if candidate.fits:
+                return [*traced, *_fewer(candidates, resident, candidate)]
+            if len(traced) >= MOST_TRACES:
+                break
+        if len(traced) >= MOST_TRACES:
+            break
+    return traced
+
+
+def _by_prediction(candidates: Candidates, layout: Settings, resident: Candidate) -> Iterator[tuple[int, int]]:
+    """Yield microbatches with the number of streamed blocks that they need: the fastest first, then smaller ones."""
+    most = len(resident.trace.block_bytes)
+    sizes = micro_batch_sizes(candidates, layout)
+    counts = {size: count for size in sizes if (count := _fewest(candidates, resident, size))}
+    counts = counts or {sizes[0]: most}
+    seconds = {size: candidates.seconds_at(resident, size, streamed_blocks=count) for size, count in counts.items()}
+    fastest = min(seconds.values())
+    best = next(size for size in counts if seconds[size] <= fastest * MIN_SPEEDUP)
+    for size in reversed([size for size in counts if size <= best]):
+        yield size, counts[size]
+    if sizes[0] not in counts:
+        yield sizes[0], most
+
+
+def _fewest(candidates: Candidates, resident: Candidate, size: int, *, expected: bool = False) -> int | None:
+    """Return the fewest streamed blocks with which a microbatch should fit; None if it fits with no number of them."""
+    blocks, capacity = resident.trace.block_bytes, candidates.target.device.memory_bytes
+    excess = predict_bytes(size, [resident], "peak_bytes" if expected else "high_bytes") - capacity
+    return next((count for count in range(SLOTS + 1, len(blocks) + 1) if saved_bytes(blocks, count) >= excess), None)
+
+
+def _enough(candidates: Candidates, settings: Settings, count: int) -> Iterator[Candidate]:
+    """Yield candidates with more and more streamed blocks, up to all of them, until one fits."""
+    while True:
+        candidate = candidates.evaluate(settings.replace(streamed_blocks=count))
+        yield candidate
+        blocks = candidate.trace.block_bytes
+        if candidate.fits or count == len(blocks):
+            return
+        excess = candidate.memory.high_bytes - candidate.memory.capacity_bytes
+        count = min(len(blocks), count + max(1, -(-excess // max(blocks))))
+
+
+def _fewer(candidates: Candidates, resident: Candidate, fitting: Candidate) -> Iterator[Candidate]:
+    """Yield candidates with fewer streamed blocks, if traces are short or the copies take a part of the time that is
+    worth a long one.
+
+    The upper bound of the memory of settings that do not fit is often too high, that of the lower bound too low.
+    """
+    size, enough = fitting.settings.micro_batch or 1, fitting.settings.streamed_blocks or 0
+    too_few = (_fewest(candidates, resident, size, expected=True) or enough) - 1
+    while enough - too_few > 1 and (_waits(fitting) or len(fitting.trace.events) < LONG_TRACE_EVENTS):
+        candidate = candidates.evaluate(fitting.settings.replace(streamed_blocks=(enough + too_few) // 2))
+        yield candidate
+        if candidate.fits:
+            fitting, enough = candidate, candidate.settings.streamed_blocks or 0
+        else:
+            too_few = candidate.settings.streamed_blocks or 0
+
+
+def _waits(candidate: Candidate) -> bool:
+    seconds = candidate.time
+    return seconds is not None and seconds.parts.get("streaming", 0.0) > _WORTHWHILE * seconds.value

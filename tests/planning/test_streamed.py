@@ -1,0 +1,188 @@
+"""A plan streams as few blocks as make an update fit, from host memory or the disk, and only where that is possible."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from shoestring.base.settings import Settings
+from shoestring.base.units import GIB, MIB
+from shoestring.hardware import targets
+from shoestring.hardware.catalog import Target
+from shoestring.planning.candidates import Candidate
+from shoestring.planning.estimate.streaming import saved_bytes
+from shoestring.planning.plan import Plan
+from shoestring.planning.planner import plan_with
+from shoestring.planning.streamed import candidates_with_streaming, streaming_notes
+from shoestring.planning.trace import Tracer
+from shoestring.recipe.finding import choose
+from shoestring.recipe.parts import Parts
+from tests.planning.fake_candidates import T4, FakeCandidates
+from tests.sessions import session
+from tests.training.engine.test_techniques import Blocks, training_result
+
+WIDTH = 1024
+BLOCKS, BLOCK = 32, GIB // 2
+ONE = Settings(gpus=1, logical_shards=1, sharding="ddp", precision="fp16", checkpointing="full")
+TWO = ONE.replace(gpus=2, logical_shards=2)
+
+
+class Streamable(FakeCandidates):
+    """Candidates with 32 blocks of half a GiB, of which streamed ones save memory and take time to copy."""
+
+    def __init__(
+        self, *, floor: float = 0.0, per_sample: float = 0.25, target: Target = T4, waits: float = 0.0
+    ) -> None:
+        def bytes_of(settings: Settings) -> int:
+            saved = saved_bytes((BLOCK,) * BLOCKS, settings.streamed_blocks or 0)
+            activations = per_sample * (settings.micro_batch or 1)
+            return round((floor + activations) * GIB) + BLOCKS * BLOCK - saved
+
+        super().__init__(bytes_of=bytes_of, seconds=lambda _: 1.0, target=target, blocks=BLOCKS)
+        self.loaded.options = {}
+        self.waits = waits
+
+    def evaluate(self, settings: Settings) -> Candidate:
+        candidate = super().evaluate(settings)
+        facts = SimpleNamespace(process_bytes=GIB, weight_bytes=0, frozen_bytes=0, export_bytes={})
+        batch = SimpleNamespace(name="activations", bytes=GIB // 4 * (settings.micro_batch or 1))
+        high, capacity = candidate.memory.high_bytes, self.target.device.memory_bytes
+        return replace(
+            candidate,
+            trace=replace(candidate.trace, block_bytes=(BLOCK,) * BLOCKS, facts=facts),
+            memory=SimpleNamespace(
+                fits=high <= capacity, peak_bytes=high, high_bytes=high, capacity_bytes=capacity, parts=(batch,)
+            ),
+            time=SimpleNamespace(value=1.0, parts={"streaming": self.waits}),
+        )
+
+    def seconds_at(self, candidate: Candidate, micro_batch: int, **changes: Any) -> float:
+        """A larger microbatch is faster, up to one of 8."""
+        return 1 / min(8, micro_batch) + (changes.get("streamed_blocks") or 0) / 1000
+
+
+def streamed(candidates: Streamable, *layouts: Settings) -> list[Settings]:
+    resident = candidates.evaluate((layouts[0]).replace(micro_batch=1))
+    found = candidates_with_streaming(candidates, layouts, [resident])
+    return [item.settings for item in found if item.memory.fits]
+
+
+def settings_of(found: list[Settings]) -> tuple[int | None, int | None, int | None, str | None]:
+    (settings,) = found
+    return settings.micro_batch, settings.streamed_blocks, settings.gpus, settings.stream_from
+
+
+def test_as_few_blocks_as_make_the_fastest_microbatch_fit() -> None:
+    # 16 GiB of blocks and 2 of 8 samples are 3.44 GiB more than there are: 7 blocks, and 2 that are in slots.
+    assert settings_of(streamed(Streamable(), ONE)) == (8, 9, 1, None)
+
+
+def test_the_microbatch_is_smaller_if_all_blocks_do_not_make_room_for_more() -> None:
+    assert settings_of(streamed(Streamable(floor=12.5), ONE)) == (4, 32, 1, None)
+
+
+def test_a_wrong_prediction_is_corrected() -> None:
+    """Memory that does not follow from the trace needs more blocks; where copies take time, fewer are tried."""
+    candidates = Streamable(waits=0.5)
+    plain = candidates.bytes_of
+    candidates.bytes_of = lambda settings: plain(settings) + (settings.streamed_blocks is not None) * 3 * GIB
+    counts = [settings.streamed_blocks for settings in streamed(candidates, ONE)]
+    assert counts[0] == 15 and {settings.streamed_blocks for settings in candidates.evaluated} >= {9, 15, None}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"streamed_blocks": 0},
+        {"offload": "parameters"},
+        {"compile": "yes"},
+    ],
+    ids=str,
+)
+def test_settings_that_forbid_it(changes: dict[str, Any]) -> None:
+    assert streamed(Streamable(), ONE) and not streamed(Streamable(), ONE.replace(**changes))
+
+
+def test_no_block_is_streamed_if_an_update_fits_without_or_each_token_would_copy_all() -> None:
+    assert not streamed(Streamable(floor=-8), ONE)
+    candidates = Streamable()
+    learning = replace(candidates.loaded.parts.learning, rollout=lambda *_: None)
+    candidates.loaded.parts = replace(Parts(), learning=learning)
+    assert not streamed(candidates, ONE)
+
+
+def test_each_gpu_has_its_own_copy_in_host_memory() -> None:
+    def target(ram: float) -> Target:
+        return targets.with_limits(targets.find("kaggle-t4x2"), ram_bytes=round(ram * GIB))
+
+    # 8 blocks and 4 samples; 4.5 GiB for each process, which itself has 1.
+    assert settings_of(streamed(Streamable(target=target(16)), TWO, ONE))[2] == 2
+    assert settings_of(streamed(Streamable(target=target(8)), TWO, ONE))[2:] == (1, None)
+    found = streamed(Streamable(target=target(4)), TWO, ONE)
+    assert {settings.stream_from for settings in found} == {"disk"}
+    too_small = targets.with_limits(target(4), disk_bytes=2 * GIB)
+    assert {settings.stream_from for settings in streamed(Streamable(target=too_small), TWO, ONE)} == {None}
+
+
+def test_the_note_compares_with_a_card_that_all_fit_on() -> None:
+    candidates = Streamable(waits=0.2)
+    resident = candidates.evaluate(ONE.replace(micro_batch=1))
+    chosen = candidates.evaluate(ONE.replace(micro_batch=1, streamed_blocks=9))
+    (note,) = streaming_notes([chosen, resident], T4)
+    assert note.startswith(
+        "9 of 32 blocks are streamed from host memory (4.50 GiB): 1.25 times slower than on a card of"
+    )
+    assert "16.25 GiB" in note and not [*streaming_notes([resident, chosen], T4)]
+
+
+class WideBlock(nn.Module):
+    """A block of 16 MiB."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q_proj, self.out_proj = nn.Linear(WIDTH, 2 * WIDTH, bias=False), nn.Linear(2 * WIDTH, WIDTH, bias=False)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return values + self.out_proj(torch.tanh(self.q_proj(values)))
+
+
+class Wide(Blocks):
+    """Most of the model is eight blocks."""
+
+    epochs = 1
+    effective_batch = 20
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(4, WIDTH), nn.Sequential(*(WideBlock() for _ in range(8))), nn.Linear(WIDTH, 2))
+
+
+def test_a_planned_run_trains_to_the_bits_of_resident_blocks(tmp_path: Path) -> None:
+    """On the CPU, which is both host and device here."""
+    pytest.importorskip("peft")
+    values = {"lora_r": 2}
+    loaded, requested = choose(Wide(), values)
+
+    def plan(memory_bytes: int, settings: Settings = requested) -> Plan:
+        device = replace(T4.device, memory_bytes=memory_bytes, context_bytes=(0, 0, 0))
+        target = replace(T4, device=device)
+        return plan_with(tracer, loaded, target, settings, thorough=False, usd_per_hour=None, calibration=None)
+
+    with Tracer(loaded) as tracer:
+        roomy = plan(16 * GIB)
+        memory = round(roomy.memory.peak_bytes - 3 * 16 * MIB)
+        forbidden, small = plan(memory, requested.replace(streamed_blocks=0)), plan(memory)
+    assert roomy.verdict == "fits" and roomy.settings.streamed_blocks is None
+    assert forbidden.verdict != "fits"
+    count = small.settings.streamed_blocks
+    assert small.verdict == "fits" and count and 3 < count < 8
+    assert small.host.parts["streamed weights"] == count * 16 * MIB
+    assert small.facts.notes[0].startswith(f"{count} of 8 blocks are streamed from host memory")
+
+    values |= {"micro_batch": small.settings.micro_batch, "checkpointing": small.settings.checkpointing}
+    session(Wide(), tmp_path / "plain", values)
+    session(Wide(), tmp_path / "run", {**values, "streamed_blocks": count})
+    assert training_result(tmp_path / "run") == training_result(tmp_path / "plain")
