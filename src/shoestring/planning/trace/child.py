@@ -231,7 +231,7 @@ def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any], *, fo
     shards = traced_shards(settings, request["gpus"], torch_ddp=request["torch_ddp"])
     trace = Trace(
         micro_batch=settings.micro_batch,
-        microbatches=min(update.TRACED_MICROBATCHES, request["accumulate"]) * shards,
+        microbatches=update.traced_microbatches(settings, request["accumulate"]) * shards,
         stages=len(losses_by_stage(loaded.recipe)),
         precision=settings.precision,
         facts=_add_compiler_bytes(facts)
