@@ -297,7 +297,7 @@ def memory_of(
     the GPU with more of it, if the model is divided between two.
     """
     if trace.second:
-        return max(memory_of_parts(trace, loaded, target, settings, varying), key=lambda part: part.high_bytes)
+        return max(memory_of_parts(trace, loaded, target, settings), key=lambda part: part.high_bytes)
     return memory(
         trace,
         target.device,
@@ -310,15 +310,12 @@ def memory_of(
 
 
 def memory_of_parts(
-    trace: Trace, loaded: LoadedRecipe, target: Target, settings: Settings, varying: VaryingLengths | None = None
+    trace: Trace, loaded: LoadedRecipe, target: Target, settings: Settings
 ) -> tuple[Breakdown, Breakdown]:
-    """Estimate the memory of both GPUs between which a model is divided."""
+    """Estimate the memory of both GPUs between which a model is divided, if all microbatches have the traced length."""
     assert trace.second
-    of_second = replace(varying, shorter=varying.shorter.second) if varying and varying.shorter.second else None
-    return (
-        memory_of(replace(trace, second=None), loaded, target, settings, varying),
-        memory_of(trace.second, loaded, target, settings, of_second),
-    )
+    first, second = (memory_of(part, loaded, target, settings) for part in (replace(trace, second=None), trace.second))
+    return first, second
 
 
 def with_nominal_rates(device: Device) -> Device:
