@@ -65,7 +65,7 @@ def place_module(module: nn.Module, crossing: Crossing, *, is_second: bool) -> N
 
 
 def bring_outputs_home(model: nn.Module, crossing: Crossing) -> None:
-    """Let the outputs of the whole model be on the first device, but in an update, whose loss follows where they are."""
+    """Let the outputs of the whole model be on the first device; in an update they stay where its loss follows."""
     forward = model.forward
 
     @functools.wraps(forward)

@@ -22,9 +22,7 @@ def clip_gradients(parameters: Sequence[Tensor], largest: float) -> Tensor:
     for device in dict.fromkeys(gradient.device for gradient in gradients):
         own = [index for index, gradient in enumerate(gradients) if gradient.device == device]
         norms |= zip(own, torch._foreach_norm([gradients[index] for index in own], 2.0), strict=True)
-    home = gradients[0].device
-    total: Tensor = torch.linalg.vector_norm(
-        torch.stack([norms[index].to(home) for index in range(len(gradients))]), 2.0
-    )
+    in_order = [norms[index].to(gradients[0].device) for index in range(len(gradients))]
+    total: Tensor = torch.linalg.vector_norm(torch.stack(in_order), 2.0)
     nn.utils.clip_grads_with_norm_(parameters, largest, total)
     return total

@@ -68,6 +68,12 @@ def streamed_blocks(model: nn.Module, recipe: object, settings: Settings) -> dic
     return dict(zip(*streaming.choose(model, recipe, settings.streamed_blocks), strict=True))
 
 
+def on_available_gpus(settings: Settings) -> Settings:
+    """Return the settings to use a trained model with: without a second GPU all of it is on one device."""
+    has_two = torch.cuda.is_available() and torch.cuda.device_count() > 1
+    return settings.replace(gpus=1) if settings.is_pipeline and not has_two else settings
+
+
 def two_devices(device: torch.device) -> tuple[torch.device, torch.device]:
     """Return the devices of the first and the second part. Raises UsageError without a second GPU."""
     if device.type != "cuda":
