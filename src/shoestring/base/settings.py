@@ -68,12 +68,14 @@ class Settings:
     ] = None
     """Each level of the tree of sums within a GPU takes memory for one more gradient."""
     sharding: Annotated[
-        Literal["ddp", "zero1", "zero2", "zero3"] | None,
-        "what is sharded over several GPUs: nothing, optimizer states, also gradients, also parameters",
+        Literal["ddp", "zero1", "zero2", "zero3", "pipeline"] | None,
+        "what is sharded over several GPUs: nothing, optimizer states, also gradients, also parameters; or pipeline: "
+        "whole blocks",
     ] = None
     """`ddp` shards nothing, `zero1` optimizer states, `zero2` also gradients, `zero3` also parameters. The default is
     `ddp`, or another one that can be trained with if its memory allows faster settings. A recipe's library trainer uses
-    `ddp` unless `zero2` or `zero3` is set."""
+    `ddp` unless `zero2` or `zero3` is set. With `pipeline` one process has the first blocks on one GPU and the others
+    on a second one, which compute different microbatches at the same time; it has to be set."""
     packing: Annotated[
         Literal["auto", "yes", "no"],
         "pack short samples into rows of the largest length, which a microbatch then counts; auto: what the plan "
@@ -170,6 +172,7 @@ class Settings:
                 f"compile=graphs: offload={self.offload} moves tensors whose addresses a CUDA graph has recorded"
             )
         problems += self._streaming_problems()
+        problems += self._pipeline_problems()
         if self.stage not in ("no", "yes"):
             try:
                 parse_bytes(self.stage)
@@ -192,6 +195,29 @@ class Settings:
             ]
         return []
 
+    def _pipeline_problems(self) -> list[str]:
+        if not self.is_pipeline:
+            return []
+        problems = []
+        if self.gpus not in (None, 2):
+            problems.append(f"gpus={self.gpus}: sharding=pipeline divides a model between two GPUs; set gpus=2")
+        if self.logical_shards not in (None, 1):
+            problems.append(
+                f"logical_shards={self.logical_shards}: with sharding=pipeline both GPUs compute each microbatch "
+                "together; set logical_shards=1"
+            )
+        if self.compile != "no":
+            problems.append(
+                f"compile={self.compile}: with sharding=pipeline a backward runs within the forward of the next "
+                "microbatch, which compiled code and CUDA graphs do not contain; set compile=no"
+            )
+        if self.offload == "parameters":
+            problems.append(
+                "offload=parameters: with sharding=pipeline the weights are on the two GPUs; set streamed_blocks for "
+                "frozen weights in host memory, or offload=optimizer"
+            )
+        return problems
+
     def _shard_problems(self) -> list[str]:
         counts = {name: getattr(self, name) for name in ("gpus", "logical_shards")}
         problems = [
@@ -199,12 +225,22 @@ class Settings:
             for name, count in counts.items()
             if count is not None and count > 0 and count.bit_count() != 1
         ]
-        if not problems and self.gpus and self.logical_shards and self.logical_shards % self.gpus:
+        if not problems and self.logical_shards and self.logical_shards % self.processes:
             problems.append(
                 f"logical_shards={self.logical_shards}: must be a multiple of gpus={self.gpus}, each of which computes "
                 "whole logical shards"
             )
         return problems
+
+    @property
+    def is_pipeline(self) -> bool:
+        """Whether one process divides the model between two GPUs."""
+        return self.sharding == "pipeline" and self.gpus != 1
+
+    @property
+    def processes(self) -> int:
+        """The number of processes that train together, each with samples of its own."""
+        return 1 if self.is_pipeline else self.gpus or 1
 
     @property
     def cuda_graphs(self) -> bool:

@@ -78,7 +78,8 @@ def too_small_work(context: AdviceContext) -> str:
     )
     if larger is None or larger.value > chosen.seconds * _LARGER / 2:
         return ""
-    is_possible = not settings.cuda_graphs and settings.offload == "no" and not settings.streamed_blocks
+    is_excluded = settings.offload != "no" or settings.streamed_blocks or settings.is_pipeline
+    is_possible = not settings.cuda_graphs and not is_excluded
     with_graphs = settings.replace(compile="graphs", checkpointing="no") if is_possible else None
     graphs = with_graphs and seconds_of(chosen.trace, device, loaded, with_graphs)
     graphs_advice = graphs and (

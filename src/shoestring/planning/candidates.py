@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -14,6 +15,7 @@ from shoestring.planning.estimate.calibration import Calibration
 from shoestring.planning.estimate.exchange import GATHERS
 from shoestring.planning.estimate.lengths import VaryingLengths
 from shoestring.planning.estimate.memory import Breakdown, memory
+from shoestring.planning.estimate.pipeline import pipeline_seconds
 from shoestring.planning.estimate.time import Seconds, update_seconds
 from shoestring.planning.length_work import PROPORTIONAL, LengthWork, find_length_work
 from shoestring.planning.load import load_of_shard, rows_per_shard
@@ -23,6 +25,7 @@ from shoestring.planning.trace import Tracer
 from shoestring.planning.trace.record import Trace
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.techniques.autotuning import uses_cudnn_benchmark
+from shoestring.techniques.streaming.schedule import streamed_positions
 
 UNTRACED = {
     name: getattr(Settings(), name)
@@ -290,7 +293,11 @@ def priced(
 def memory_of(
     trace: Trace, loaded: LoadedRecipe, target: Target, settings: Settings, varying: VaryingLengths | None = None
 ) -> Breakdown:
-    """Estimate the memory of settings that have this trace, for microbatches of `varying` lengths or of one."""
+    """Estimate the memory of settings that have this trace, for microbatches of `varying` lengths or of one: that of
+    the GPU with more of it, if the model is divided between two.
+    """
+    if trace.second:
+        return max(memory_of_parts(trace, loaded, target, settings), key=lambda part: part.high_bytes)
     return memory(
         trace,
         target.device,
@@ -300,6 +307,15 @@ def memory_of(
         deterministic=not loaded.parts.learning.other_loop,
         varying=varying,
     )
+
+
+def memory_of_parts(
+    trace: Trace, loaded: LoadedRecipe, target: Target, settings: Settings
+) -> tuple[Breakdown, Breakdown]:
+    """Estimate the memory of both GPUs between which a model is divided, if all microbatches have the traced length."""
+    assert trace.second
+    first, second = (memory_of(part, loaded, target, settings) for part in (replace(trace, second=None), trace.second))
+    return first, second
 
 
 def with_nominal_rates(device: Device) -> Device:
@@ -342,10 +358,10 @@ def seconds_of(
         # Short samples have less work, but as many kernels.
         microbatches = load.microbatches * samples / load.samples
         work = load.work / load.microbatches / trace.micro_batch
-    return update_seconds(
-        trace,
-        device,
-        max(1.0, microbatches),
+    estimate = partial(
+        update_seconds,
+        device=device,
+        microbatches=max(1.0, microbatches),
         work=work,
         gpus=gpus,
         sharding=settings.sharding,
@@ -356,6 +372,25 @@ def seconds_of(
         compiled=settings.compile == "yes",
         torch_ddp=uses_torch_ddp(loaded, settings),
         by_library=loaded.parts.learning.trainer is not None or loaded.parts.learning.other_loop,
-        streamed_blocks=settings.streamed_blocks,
         stream_from=settings.stream_from or "host",
     )
+    if trace.second is None:
+        return estimate(trace, streamed_blocks=settings.streamed_blocks)
+    counts = _streamed_in_parts(trace, settings.streamed_blocks or 0)
+    first, second = (
+        estimate(part, streamed_blocks=count)
+        for part, count in zip((replace(trace, second=None), trace.second), counts, strict=True)
+    )
+    if first is None or second is None:
+        return None
+    return pipeline_seconds(trace, first, second, device, max(1.0, microbatches))
+
+
+def _streamed_in_parts(trace: Trace, count: int) -> tuple[int, int]:
+    """Return how many of `count` streamed blocks are on the first and on the second of two GPUs."""
+    assert trace.second
+    on_first = len(trace.block_bytes)
+    total = on_first + len(trace.second.block_bytes)
+    positions = streamed_positions(total, count) if total else []
+    own = sum(position < on_first for position in positions)
+    return own, len(positions) - own

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from shoestring.base.settings import Settings
 from shoestring.base.units import bytes_text, seconds_text
 from shoestring.hardware.catalog import Target
-from shoestring.planning.candidates import Candidate
+from shoestring.planning.candidates import Candidate, memory_of_parts
 from shoestring.planning.search import TIE_RATIO
 from shoestring.planning.shares import gpus_of
 from shoestring.recipe.options import LoadedRecipe
@@ -31,7 +31,9 @@ def gpu_reasons(
                 "process"
             )
         return
-    if target.gpus > 1:
+    if chosen.settings.is_pipeline:
+        yield _pipeline_reason(chosen, loaded, target)
+    elif target.gpus > 1:
         yield (
             _several_gpus(candidates, target, requested)
             if gpus > 1
@@ -45,6 +47,18 @@ def gpu_reasons(
             "sharding zero2 and zero3 were not tried: after_update(model) needs whole weights, and a GPU would have a "
             "part of them"
         )
+
+
+def _pipeline_reason(chosen: Candidate, loaded: LoadedRecipe, target: Target) -> str:
+    if chosen.trace.second is None:
+        return "sharding pipeline was requested: the blocks are divided between two GPUs"
+    first, second = (
+        bytes_text(part.peak_bytes) for part in memory_of_parts(chosen.trace, loaded, target, chosen.settings)
+    )
+    return (
+        f"sharding pipeline was requested: the first blocks are on one GPU, which needs {first}, and the others on a "
+        f"second one, which needs {second}; they compute different microbatches at the same time"
+    )
 
 
 def _several_gpus(candidates: Sequence[Candidate], target: Target, requested: Settings) -> str:

@@ -113,8 +113,10 @@ def divide(loaded: LoadedRecipe, target: Target, requested: Settings) -> Setting
 
     Raises UsageError if more are requested than the target has.
     """
+    if requested.is_pipeline:
+        requested = requested.replace(gpus=2)
     if requested.gpus:
-        if problems := list(_count_problems(target, requested.gpus)):
+        if problems := list(_count_problems(target, requested.gpus, divides_blocks=requested.is_pipeline)):
             raise UsageError("the settings need more GPUs", problems=problems, hint="leave gpus to the plan")
         return _on_gpus(requested, requested.gpus)
     limit = (
@@ -140,12 +142,14 @@ def layouts(loaded: LoadedRecipe, target: Target, requested: Settings) -> list[S
 
 
 def _on_gpus(requested: Settings, gpus: int) -> Settings:
-    return requested.replace(
-        gpus=gpus, logical_shards=requested.logical_shards or gpus, sharding=requested.sharding or "ddp"
-    )
+    settings = requested.replace(gpus=gpus, sharding=requested.sharding or "ddp")
+    return settings.replace(logical_shards=requested.logical_shards or settings.processes)
 
 
-def _count_problems(target: Target, gpus: int) -> Iterator[str]:
+def _count_problems(target: Target, gpus: int, *, divides_blocks: bool = False) -> Iterator[str]:
+    if divides_blocks and not target.gpus:
+        yield f"sharding=pipeline: {target.name} has no GPU, and the model is divided between two"
+        return
     if target.gpus and gpus > target.gpus:
         yield f"gpus={gpus}: {target.name} has {plural(target.gpus, 'GPU')}"
     if not target.gpus and gpus > MOST_PROCESSES:
@@ -162,6 +166,11 @@ def _require_possible(loaded: LoadedRecipe, target: Target, settings: Settings) 
         problems.append(
             f"sharding={sharding}: {loaded.name} is trained by a library, whose optimizer makes the whole step on each "
             "GPU; sharding=zero3 divides the weights"
+        )
+    if loaded.parts.learning.trainer is not None and settings.is_pipeline:
+        problems.append(
+            f"sharding=pipeline: {loaded.name} is trained by a library, which moves the whole model to one GPU; "
+            "sharding=zero3 divides the weights"
         )
     if loaded.parts.learning.after_update is not None and gpus > 1 and sharding in DIVIDING_WEIGHTS:
         problems.append(

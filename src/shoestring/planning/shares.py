@@ -7,8 +7,11 @@ SHARDED_STATES = ("zero1", "zero2", "zero3")
 
 
 def gpus_of(settings: Settings) -> int:
-    """Return the number of GPUs, or processes on a CPU; plans of version 0.1.0 have no such setting, and use one."""
-    return settings.gpus or 1
+    """Return the number of GPUs, or processes on a CPU, that have samples of their own: with `sharding=pipeline` one.
+
+    Plans of version 0.1.0 have no such setting, and use one.
+    """
+    return settings.processes
 
 
 def shards_per_gpu(settings: Settings) -> int:

@@ -64,7 +64,7 @@ def load_model(run: Run) -> Model:
     Raises CheckpointError for weights that are damaged or belong to another model.
     """
     from shoestring.techniques import fp32_modules, memory_format
-    from shoestring.techniques.streaming import placement
+    from shoestring.techniques.pipeline import placement
     from shoestring.training.checkpoint.light import UNVERIFIED, read_light
     from shoestring.training.checkpoint.weights import load_weights
     from shoestring.training.data.seeding import derive, seed_all
@@ -74,7 +74,7 @@ def load_model(run: Run) -> Model:
     module.eval()
     memory_format.apply(module, run.settings.memory_format)
     # Before loading, because 4-bit weights are packed when they are moved to their device.
-    placement.move(module, run.loaded.parts, run.settings, run.device)
+    placement.move(module, run.loaded.parts, placement.on_available_gpus(run.settings), run.device)
     fp32_modules.apply(module, run.settings.fp32_modules)
     path = run.weights
     if run.directory is None:

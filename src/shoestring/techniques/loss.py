@@ -35,6 +35,8 @@ def chunked_token_losses(
     except in fp16, in which it would underflow, because the loss is not scaled yet. The weight's gradient is summed
     over chunks in the weight's type.
     """
+    # Of a model that is divided among devices, a weight that is tied to the embedding may be elsewhere.
+    weight, labels = weight.to(hidden.device), labels.to(hidden.device)
     device = hidden.device.type
     dtype = torch.promote_types(hidden.dtype, weight.dtype)
     if torch.is_autocast_enabled(device):

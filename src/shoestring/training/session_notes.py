@@ -10,6 +10,7 @@ from shoestring.recipe.parts.evaluation import Evaluation
 from shoestring.recipe.whole_batch import last_batch_notes
 from shoestring.techniques import adapt, autotuning
 from shoestring.techniques.norms import trains_batch_norm
+from shoestring.techniques.pipeline import placement as pipeline
 from shoestring.techniques.streaming import placement
 from shoestring.training.engine import precision
 from shoestring.training.engine.state import TrainingState
@@ -25,7 +26,7 @@ def engine_notes(request: SessionRequest, state: TrainingState) -> list[str]:
             f"BatchNorm computes its statistics over each microbatch of {micro_batch}, not over the effective batch of "
             f"{loaded.effective_batch}: training with another microbatch would differ slightly"
         )
-    notes += adapt.notes(state.model, loaded) + placement.notes(state.model, settings)
+    notes += adapt.notes(state.model, loaded) + pipeline.notes(state.model) + placement.notes(state.model, settings)
     if settings.cudnn_benchmark and not autotuning.uses_cudnn_benchmark(settings, loaded.parts):
         notes.append(autotuning.NOTE)
     notes += [_scheduler_note(item) for item in (state.schedulers.schedulers if state.schedulers else ())]

@@ -30,8 +30,9 @@ def test_gpu_is_sampled_only_once_in_use(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
     assert sample().gpu_allocated_bytes is None and sample().gpu_facts() == {}
     cuda.is_initialized = lambda: True
-    cuda.memory_allocated, cuda.memory_reserved = lambda: 1, lambda: 2
-    cuda.max_memory_allocated, cuda.max_memory_reserved = lambda: 3, lambda: 4
+    cuda.device_count = lambda: 2
+    cuda.memory_allocated, cuda.memory_reserved = lambda _: 1, lambda _: 2
+    cuda.max_memory_allocated, cuda.max_memory_reserved = [0, 3].__getitem__, [0, 4].__getitem__
     cuda.current_device, cuda.get_device_properties = (
         lambda: 1,
         lambda number: SimpleNamespace(uuid=f"u{number}", total_memory=2**34),

@@ -26,15 +26,21 @@ def checkpoint_bytes(trace: Trace, shares: int = 1) -> CheckpointBytes:
 
     The trace is that of a GPU which has one of `shares` shares of the optimizer's states, the largest one.
     """
+    size = _saved_bytes(trace) + sum(trace.host_bytes.get(part, 0) for part in _SAVED)
+    if trace.second:  # the states of the weights that are on another GPU
+        size += _saved_bytes(trace.second)
+    light = trace.facts.weight_bytes + SMALL_FILES
+    return CheckpointBytes(full=light - trace.facts.frozen_bytes + shares * size, light=light)
+
+
+def _saved_bytes(trace: Trace) -> int:
     states: dict[int, int] = {}
     for event in trace.events:
         if isinstance(event, Alloc) and trace.storages[event.storage].part in _SAVED:
             states[event.storage] = trace.storages[event.storage].bytes
         elif isinstance(event, Free):
             states.pop(event.storage, None)
-    size = sum(states.values()) + sum(trace.host_bytes.get(part, 0) for part in _SAVED)
-    light = trace.facts.weight_bytes + SMALL_FILES
-    return CheckpointBytes(full=light - trace.facts.frozen_bytes + shares * size, light=light)
+    return sum(states.values())
 
 
 def saving_seconds(size: float, disk_rate: float | None) -> float | None:

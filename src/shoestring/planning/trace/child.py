@@ -189,7 +189,7 @@ def _open(loaded: LoadedRecipe) -> Facts:
 
 def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any], *, folds: bool) -> Trace | None:
     """Return the trace that is requested; None if it has to be made without folding."""
-    from shoestring.planning.trace import inference, update
+    from shoestring.planning.trace import inference, two_devices, update
     from shoestring.planning.trace.explain import explain_errors
     from shoestring.planning.trace.facts import first_batches
     from shoestring.planning.trace.folding import NotRepeatableError
@@ -229,9 +229,9 @@ def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any], *, fo
         except NotRepeatableError:
             return None
     shards = traced_shards(settings, request["gpus"], torch_ddp=request["torch_ddp"])
-    return Trace(
+    trace = Trace(
         micro_batch=settings.micro_batch,
-        microbatches=min(update.TRACED_MICROBATCHES, request["accumulate"]) * shards,
+        microbatches=update.traced_microbatches(settings, request["accumulate"]) * shards,
         stages=len(losses_by_stage(loaded.recipe)),
         precision=settings.precision,
         facts=_add_compiler_bytes(facts)
@@ -242,6 +242,7 @@ def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any], *, fo
         host_bytes=recorder.host_bytes,
         **record._asdict(),
     )
+    return two_devices.divided(trace, recorder) if recorder.divides else trace
 
 
 def _add_compiler_bytes(facts: Facts) -> Facts:

@@ -54,10 +54,10 @@ def move_modules(
     unpacked: dict[nn.Module, Tensor] = {}
     if not from_host:
         layers = (module for module in modules if isinstance(module, Nf4Linear))
-        unpacked = {layer: _unpacked_weight(recorder, layer) for layer in layers}
+        unpacked = {layer: _unpacked_weight(recorder, layer, copies.device) for layer in layers}
     for module in modules:
         if from_host and isinstance(module, Nf4Linear):
-            unpacked[module] = _unpacked_weight(recorder, module)
+            unpacked[module] = _unpacked_weight(recorder, module, copies.device)
         copies.replace_all(module)
         unpacked.pop(module, None)
         if is_gpu and flattens:
@@ -99,9 +99,12 @@ def load_with_transformers(recorder: Recorder, model: nn.Module) -> None:
 class Copies:
     """Replaces the tensors of modules by copies, each once; tied tensors get the same copy."""
 
-    def __init__(self, copy: Callable[[Tensor], Tensor]) -> None:
-        self._copy = copy
+    def __init__(self, copy: Callable[[Tensor], Tensor], *earlier: Copies, device: torch.device | str = DEVICE) -> None:
+        """`device` is the one on which weights are packed. What `earlier` copies have is copied already."""
+        self._copy, self.device = copy, device
         self._copies: dict[int, tuple[Tensor, Tensor]] = {}
+        for other in earlier:
+            self._copies |= other._copies
         """Maps an original, and its copy, to the original and the copy."""
 
     def replace_all(self, module: nn.Module) -> None:
@@ -184,12 +187,14 @@ def children_first(module: nn.Module) -> Iterator[nn.Module]:
     yield module
 
 
-def _unpacked_weight(recorder: Recorder, layer: nn.Module) -> Tensor:
+def _unpacked_weight(recorder: Recorder, layer: nn.Module, device: torch.device | str = DEVICE) -> Tensor:
     assert isinstance(layer, Nf4Linear)
-    return _allocate(recorder, (layer.out_features, layer.in_features), layer.unpacked)
+    return _allocate(recorder, (layer.out_features, layer.in_features), layer.unpacked, device)
 
 
-def _allocate(recorder: Recorder, shape: tuple[int, ...], dtype: torch.dtype = _16_BIT) -> Tensor:
-    tensor = torch.empty(shape, dtype=dtype, device=DEVICE)
+def _allocate(
+    recorder: Recorder, shape: tuple[int, ...], dtype: torch.dtype = _16_BIT, device: torch.device | str = DEVICE
+) -> Tensor:
+    tensor = torch.empty(shape, dtype=dtype, device=device)
     recorder.label([tensor], "loading copies")
     return tensor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
@@ -46,6 +47,8 @@ class Microbatches:
         self.size, self.count = settings.micro_batch, count
         self._recorder, self._batch, self._settings = recorder, batch, settings
         self._position = (0, 0)
+        self._is_computed = False
+        """Whether the loss of the current microbatch has been computed."""
 
     def begin_update(self, model: nn.Module, number: int) -> None:
         """Mark the beginning of an update, which may allocate buffers before its first microbatch."""
@@ -71,6 +74,7 @@ class Microbatches:
                 self.hooks.before_update()
             else:
                 self._recorder.mark("forward", *self._position)
+            self._is_computed = False
             yield self._on_device(), self.size
 
     def _on_device(self) -> Any:
@@ -80,8 +84,21 @@ class Microbatches:
 
     def begin_backward(self) -> None:
         """The forward pass of the current microbatch and its loss are computed."""
+        self._is_computed = True
         self._recorder.mark("backward", *self._position)
         self.hooks.before_backward()
+
+    @contextmanager
+    def deferred_backward(self) -> Iterator[None]:
+        """Mark the backward of the previous microbatch, which runs within the forward of the current one; the last one
+        runs after all forwards.
+        """
+        number, index = self._position
+        is_last = self._is_computed
+        self._recorder.mark("backward", number, index if is_last else index - 1)
+        yield
+        if not is_last:
+            self._recorder.mark("forward", number, index)
 
     def run(self, work: Work, batch: Any, expected: Weight | None, key: Hashable) -> Microbatch:  # noqa: ARG002
         """Run forward and backward of a microbatch, as a runner of the engine."""

@@ -57,6 +57,24 @@ def move(recorder: Recorder, model: nn.Module, recipe: Any, settings: Settings, 
 def _stream(recorder: Recorder, model: nn.Module, recipe: Any, count: int, *, from_host: bool) -> None:
     """Stream blocks as `placement.stream` does: first each of them, then the slots, then all other weights."""
     blocks, tensors = placement.choose(model, recipe, count)
+    device = torch.device(simulated_device.DEVICE)
+    move_streamed(recorder, [*loading.children_first(model)], blocks, tensors, device, from_host=from_host)
+
+
+def move_streamed(
+    recorder: Recorder,
+    modules: Sequence[nn.Module],
+    blocks: Sequence[nn.Module],
+    tensors: Sequence[list[Streamed]],
+    device: torch.device,
+    earlier: Sequence[loading.Copies] = (),
+    *,
+    from_host: bool = True,
+) -> loading.Copies:
+    """Move `modules` to `device` and stream the `tensors` of the `blocks` among them; there may be none.
+
+    Returns the copies that the modules have then. What one of the `earlier` copies has is left where it is.
+    """
     # 4-bit weights are packed on the device.
     plain = {
         id(streamed.value)
@@ -66,23 +84,24 @@ def _stream(recorder: Recorder, model: nn.Module, recipe: Any, count: int, *, fr
 
     def copy_to_its_device(tensor: Tensor) -> Tensor:
         if id(tensor) in plain:
-            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=offload.HOST)
-        return simulated_device.allocate_like(tensor)
+            return simulated_device.allocate_like(tensor, offload.HOST)
+        return simulated_device.allocate_like(tensor, device)
 
-    copies, weights = loading.Copies(copy_to_its_device), list[HostWeights]()
+    copies, weights = loading.Copies(copy_to_its_device, *earlier, device=device), list[HostWeights]()
     for block, own in zip(blocks, tensors, strict=True):
         loading.move_modules(recorder, [*loading.children_first(block)], copies, from_host=from_host)
         copies.forget([streamed.value for streamed in own])
         weights.append(HostWeights(own, lambda size: torch.empty(size, dtype=torch.uint8, device=offload.HOST)))
-    slots = make_slots(placement.slot_sizes(weights), torch.device(simulated_device.DEVICE))
+    slots = make_slots(placement.slot_sizes(weights), device) if weights else []
     recorder.label([slot.buffer for slot in slots], "weights")
     for number, own_weights in enumerate(weights):
         views = own_weights.layout.views(slots[number % len(slots)].buffer)
         for streamed, own_views in own_weights.by_tensor(views):
             streamed.set(with_parts(streamed.value, own_views))
     streamed_modules = {module for block in blocks for module in block.modules()}
-    modules = [module for module in loading.children_first(model) if module not in streamed_modules]
-    loading.move_modules(recorder, modules, copies, from_host=from_host)
+    others = [module for module in modules if module not in streamed_modules]
+    loading.move_modules(recorder, others, copies, from_host=from_host)
+    return copies
 
 
 class StreamableBlocks:
@@ -115,7 +134,7 @@ class StreamableBlocks:
 
     def _noting(self, recorder: Recorder, number: int) -> Callable[[Callable[..., Any], Any, Any], Any]:
         def call(run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-            if recorder.phase != _NOTED:
+            if recorder.phase != NOTED:
                 return run(*args, **kwargs)
             start = recorder.position().events
             result = run(*args, **kwargs)
@@ -129,13 +148,13 @@ class StreamableBlocks:
         operators, is_noted, counts = 0, False, [0]
         for event in events:
             if isinstance(event, Phase):
-                is_noted = event == _NOTED
+                is_noted = event == NOTED
             operators += is_noted and isinstance(event, Op)
             counts.append(operators)
         return tuple(BlockUse(number, counts[start], counts[end]) for number, start, end in self._calls)
 
 
-_NOTED = Phase("forward", 1, 0)
+NOTED = Phase("forward", 1, 0)
 
 
 def _copied_bytes(tensors: Sequence[Streamed]) -> int:

@@ -206,6 +206,9 @@ class BlockUse(NamedTuple):
 
 Event: TypeAlias = Alloc | Free | Op | Phase | Repeat
 
+BETWEEN_GPUS = "copy between GPUs"
+"""The name of an operator that reads tensors of one GPU and writes those of another."""
+
 _KINDS: tuple[type[Alloc | Free | Op | Phase | Repeat], ...] = (Alloc, Free, Op, Phase, Repeat)
 
 
@@ -234,6 +237,8 @@ class Trace:
     """The calls of these blocks in the first forward of the measured update, in order."""
     storages: tuple[Storage, ...]
     events: tuple[Event, ...]
+    second: Trace | None = None
+    """What happens on the second GPU, if the model is divided between two (`sharding=pipeline`)."""
 
     @property
     def counts_steps(self) -> bool:
@@ -258,6 +263,7 @@ class Trace:
             "names": list(names),
             "storages": [[storage.bytes, PARTS.index(storage.part)] for storage in self.storages],
             "events": list(_rows(self.events, numbers)),
+            **({"second": self.second.json()} if self.second else {}),
         }
 
     @classmethod
@@ -284,6 +290,7 @@ class Trace:
             block_uses=tuple(BlockUse(*use) for use in values.get("block_uses", ())),
             storages=tuple(Storage(size, PARTS[part]) for size, part in values["storages"]),
             events=tuple(events),
+            second=Trace.from_json(values["second"]) if values.get("second") else None,
         )
 
 

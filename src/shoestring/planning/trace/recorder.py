@@ -20,6 +20,7 @@ from shoestring.planning.trace import scratch as kernel_scratch
 from shoestring.planning.trace.draws import Draws
 from shoestring.planning.trace.fake import DEVICE_OF
 from shoestring.planning.trace.record import (
+    BETWEEN_GPUS,
     Alloc,
     Event,
     Free,
@@ -99,6 +100,14 @@ class Recorder(TorchDispatchMode):
         """The largest number of rows by operator and place, where it depends on values."""
         self._draws = Draws()
         attention.grouped_in_math.clear()
+        self.divides = False
+        """Whether the model is divided between two devices, so that the device of each storage is recorded."""
+        self._device = 0
+        """The device of the operator that runs."""
+        self._storage_devices: list[int] = []
+        """The device of each storage, if the model is divided."""
+        self._second_operators: set[int] = set()
+        """The positions among the events of operators on the second device."""
         self._overwritten: int | None = None
         """The storage of the operand into which the target writes the last operator's result, if nobody needs it."""
 
@@ -118,6 +127,9 @@ class Recorder(TorchDispatchMode):
         on_gpu = self._watched is is_simulated and attention.CAPABILITY.get() is not None
         result = self._result(func, args, kwargs)
         returned = self._watched_tensors(results.on_device(func, args, result) if on_gpu else result)
+        if self.divides:
+            of_operator = returned or self._watched_tensors((args, kwargs))
+            self._device = (of_operator[0].fake_device.index or 0) if of_operator else 0  # type: ignore[attr-defined]
         scratch = kernel_scratch.scratch(func, args) if on_gpu else kernel_scratch.Scratch()
         scratch_storages: list[int] = []
         self._record_scratch(scratch.before, scratch_storages)
@@ -131,6 +143,8 @@ class Recorder(TorchDispatchMode):
         if (new or written) and not _only_allocates(func):
             read = self._watched_tensors((args, kwargs))
             op = operator(func, args, kwargs, result, read, new + written)
+            if self.divides and len({tensor.device for tensor in (*read, *new, *written)}) > 1:
+                op = replace(op, name=BETWEEN_GPUS)
             if on_gpu and (buffers := reductions.reduction(func, args, kwargs) or kernel_scratch.split_sum(func, args)):
                 op = replace(op, buffers=buffers)
             self._append_operator(op, self._calls, self._python_calls)
@@ -322,6 +336,11 @@ class Recorder(TorchDispatchMode):
             self._copied[index] = self._live[copied.untyped_storage()._cdata][1]
         self._live[storage._cdata] = index, weakref.ref(storage, self._on_free(storage._cdata))
 
+    @property
+    def devices(self) -> tuple[list[int], set[int]]:
+        """The device of each storage of a divided model, and the positions of the operators on the second device."""
+        return self._storage_devices, self._second_operators
+
     def record(self) -> tuple[tuple[Storage, ...], tuple[Event, ...]]:
         """Return the storages and the events so far; storages without a part are temporaries."""
         pairs = list(zip(self._bytes, self._parts, strict=True))
@@ -338,6 +357,8 @@ class Recorder(TorchDispatchMode):
 
     def _append_operator(self, op: Op, calls: int, python_calls: int) -> None:
         """Record an operator, with the calls since the previous one."""
+        if self._device:
+            self._second_operators.add(len(self._events))
         is_same = op.calls == calls and op.python_calls == python_calls
         self._events.append(op if is_same else replace(op, calls=calls, python_calls=python_calls))
         self._calls = self._python_calls = 0
@@ -401,6 +422,8 @@ class Recorder(TorchDispatchMode):
         """Record the allocation of a new storage and return its index."""
         self._bytes.append(size)
         self._parts.append(part)
+        if self.divides:
+            self._storage_devices.append(self._device)
         self._events.append(Alloc(len(self._bytes) - 1))
         return len(self._bytes) - 1
 

@@ -106,9 +106,9 @@ def build(build_model: Callable[[], nn.Module]) -> nn.Module:
     return model
 
 
-def allocate_like(tensor: Tensor) -> Tensor:
-    """Return a tensor of the same shape, strides and type on the simulated device."""
-    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=DEVICE)
+def allocate_like(tensor: Tensor, device: torch.device | str = DEVICE) -> Tensor:
+    """Return a tensor of the same shape, strides and type on the simulated device, or another one."""
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=device)
 
 
 def move_batch(batch: Any, format_: MemoryFormat | None = None) -> Any:

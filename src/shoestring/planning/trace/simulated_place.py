@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from shoestring.base.settings import Precision, Settings
-from shoestring.planning.trace import loading, offloading
+from shoestring.planning.trace import loading, offloading, two_devices
 from shoestring.planning.trace.distributed import DistributedReplicas
 from shoestring.planning.trace.folding import Folding
 from shoestring.planning.trace.fsdp import FsdpShards
@@ -65,7 +65,7 @@ class SimulatedPlace:
         """`model` is the adapted model in host memory. Calls of its blocks are redirected until `stack` is closed."""
         self._recorder, self._model, self._microbatches, self._stack = recorder, model, microbatches, stack
         self._is_gpu, self._torch_ddp, self._way_of_loading = is_gpu, torch_ddp, way_of_loading
-        self._folds = folds and settings.offload == "no" and not torch_ddp
+        self._folds = folds and settings.offload == "no" and not torch_ddp and not settings.is_pipeline
         self._gpus = gpus
         self._own_shards = traced_shards(settings, gpus, torch_ddp=torch_ddp)
         self.ranks = self._ranks(0)
@@ -84,14 +84,17 @@ class SimulatedPlace:
         return self._model
 
     def move(self, model: nn.Module, loaded: LoadedRecipe, settings: Settings) -> None:
-        if self._way_of_loading == "transformers":
+        is_by_engine = self._way_of_loading == "engine" and loaded.parts.learning.trainer is None
+        if is_by_engine and settings.offload != "parameters":
+            self.streamable = offloading.StreamableBlocks(model, loaded.parts)
+        if settings.is_pipeline:
+            two_devices.move(self._recorder, model, loaded.parts, settings, self._microbatches)
+        elif self._way_of_loading == "transformers":
             loading.load_with_transformers(self._recorder, model)
         else:
-            if settings.offload != "parameters" and loaded.parts.learning.trainer is None:
-                self.streamable = offloading.StreamableBlocks(model, loaded.parts)
             offloading.move(self._recorder, model, loaded.parts, settings, from_host=self._is_gpu)
-            if self.streamable:
-                self.streamable.measure()
+        if self.streamable:
+            self.streamable.measure()
         self._label(model)
 
     def compile(self, model: nn.Module, loaded: LoadedRecipe, settings: Settings) -> None:

@@ -49,6 +49,15 @@ TRACED_MICROBATCHES = 2
 """The second accumulates into existing gradients; all later ones repeat it."""
 
 
+def traced_microbatches(settings: Settings, accumulate: int) -> int:
+    """Return how many of the `accumulate` microbatches of a logical shard are traced.
+
+    With `sharding=pipeline`, the third one is the first that has activations besides those of the one before and the
+    accumulated gradients.
+    """
+    return min(TRACED_MICROBATCHES + settings.is_pipeline, accumulate)
+
+
 def run(
     recorder: Recorder,
     loaded: LoadedRecipe,
@@ -63,7 +72,7 @@ def run(
 ) -> Update:
     """Trace two updates of the recipe on one of `gpus` of this compute capability.
 
-    Each has at most `TRACED_MICROBATCHES` of the `accumulate` microbatches of each logical shard. `torch_ddp`: the
+    Each has at most `traced_microbatches` of the `accumulate` microbatches of each logical shard. `torch_ddp`: the
     model is in torch's DistributedDataParallel, not in the engine. `way_of_loading`: who brings the weights to the
     device.
 
@@ -81,7 +90,7 @@ def run(
     masks.IS_PACKED.set(settings.packing == "yes")
     make_batch = loaded.parts.data.packed_batch if settings.packing == "yes" else None
     batch = (make_batch or recipe.batch)(settings.micro_batch)
-    microbatches = Microbatches(recorder, batch, settings, min(TRACED_MICROBATCHES, accumulate))
+    microbatches = Microbatches(recorder, batch, settings, traced_microbatches(settings, accumulate))
     # A Python exception raised in backward in another thread would abort the process.
     with (
         simulated_device.fake_mode(),

@@ -17,7 +17,7 @@ from shoestring.planning.plan import Plan
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.remote.backup.processes import copying, require_elsewhere, restoring
 from shoestring.runs.train.meeting import Meeting, leading
-from shoestring.runs.train.parallel import process_count, train_in_ranks
+from shoestring.runs.train.parallel import on_available_gpus, process_count, train_in_ranks
 from shoestring.runs.train.session import (
     LaunchRequest,
     ending_with_peers,
@@ -75,7 +75,7 @@ def launch(
                         with _copying(directory, request, stop):
                             pass
                     return prepared
-                loaded, settings = prepared
+                loaded, settings = prepared[0], on_available_gpus(prepared[1], target, joins=launcher is not None)
                 count = process_count(settings, values, target)
                 logs = (*request.log, *of_earlier_sessions(directory.logs))
                 with (
@@ -215,6 +215,7 @@ def _follow(
     if announcement.trains:
         meeting.require_shared(directory, announcement)
         loaded, settings = reopen(directory, recipe, values)
+        settings = on_available_gpus(settings, target, joins=True)
         try:
             with ending_with_peers():
                 session = open_session(loaded, settings, directory, target, request, stop, joins=True)
@@ -229,6 +230,8 @@ def _follow(
 def _require_reference(recipe: object, values: Mapping[str, object]) -> None:
     """Raise UsageError if `values` ask for other processes, which could not load the recipe."""
     gpus = str(values.get("gpus", ""))
+    if values.get("sharding") == "pipeline":  # which is one process
+        return
     if not isinstance(recipe, str) and gpus.isdecimal() and int(gpus) > 1:
         raise UsageError(
             f"gpus={gpus}: the recipe is an object of this Python process, which other processes cannot load",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shoestring.base import config
-from shoestring.base.errors import RunError
+from shoestring.base.errors import RunError, UsageError
 from shoestring.base.settings import Settings
 from shoestring.base.streams import write_messages
 from shoestring.hardware.catalog import Target
@@ -23,11 +23,30 @@ _LEAST_GRACE_SECONDS = 300.0
 _COMMAND = (sys.executable, "-P", "-m", "shoestring.runs.train.rank")
 
 
+def on_available_gpus(settings: Settings, target: Target, *, joins: bool = False) -> Settings:
+    """Return the settings of a session on this machine: a model that is divided between two GPUs is on one GPU if there
+    is no second one, with the same bits if it fits there.
+
+    Raises UsageError if this process is one of several that a launcher has started and that `joins` them.
+    """
+    if not settings.is_pipeline:
+        return settings
+    if joins:
+        raise UsageError(
+            "sharding=pipeline: a launcher has started several processes, and one process uses both GPUs",
+            hint="start shoestring train without the launcher, or set sharding=zero3, which divides each weight",
+        )
+    if target.gpus >= 2:
+        return settings
+    write_messages("sharding=pipeline: this machine has no second GPU, so the whole model is on one device")
+    return settings.replace(gpus=1)
+
+
 def process_count(settings: Settings, values: Mapping[str, object], target: Target) -> int:
     """Return the number of processes of a session: the one that is set in `values`, else that of the run as far as
     there are GPUs for them.
     """
-    gpus = settings.gpus or 1
+    gpus = settings.processes
     if "gpus" in values:
         return gpus
     return min(gpus, 1 << (target.processes.bit_length() - 1))  # a power of two

@@ -90,10 +90,11 @@ def _start_run(
     loaded.require_real_data()
     require_trainable(settings, loaded.adaptation)
     require_whole_batch(loaded, settings)
-    if not loaded.reference and settings.gpus is None:  # other processes could not load the recipe
+    # Other processes could not load the recipe.
+    if not loaded.reference and settings.gpus is None and not settings.is_pipeline:
         settings = settings.replace(gpus=1)
     if settings.gpus and settings.logical_shards is None:
-        settings = settings.replace(logical_shards=settings.gpus)
+        settings = settings.replace(logical_shards=settings.processes)
     if plan is None or plan.target.device.name != target.device.name:
         if target.device.kind == "cpu":  # on a GPU the plan's allocator has to be known before torch is imported
             # The child process that traces the update inherits the imported modules.

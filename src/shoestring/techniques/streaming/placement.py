@@ -31,11 +31,14 @@ def move(model: nn.Module, recipe: object, settings: Settings, device: torch.dev
         offload.move(model, recipe, settings, device)
         return
     blocks, tensors = choose(model, recipe, settings.streamed_blocks)
+    stream(model, blocks, tensors, device, allocation(settings, device))
+
+
+def allocation(settings: Settings, device: torch.device) -> Allocate:
+    """Return the function that allocates the memory from which blocks are streamed to `device`."""
     if settings.stream_from == "disk":
-        allocate = host_memory.allocate_on_disk
-    else:
-        allocate = _pinned if device.type == "cuda" else host_memory.allocate
-    stream(model, blocks, tensors, device, allocate)
+        return host_memory.allocate_on_disk
+    return _pinned if device.type == "cuda" else host_memory.allocate
 
 
 def notes(model: nn.Module, settings: Settings) -> list[str]:
@@ -103,22 +106,25 @@ def stream(
     tensors: Sequence[list[Streamed]],
     device: torch.device,
     allocate: Allocate,
+    modules: Iterable[nn.Module] | None = None,
 ) -> Stream:
     """Move the model to `device` and stream the `tensors` of the `blocks` from memory that `allocate` returns.
+
+    With `modules`, which include those of the blocks, only these are moved, each without its children.
 
     At no time are the weights of more than one streamed block on the device, and no weight is twice in host memory but
     those of one block.
     """
     weights: list[HostWeights] = []
 
-    def move_module(module: nn.Module, staying: Iterable[Streamed]) -> None:
+    def move_module(module: nn.Module, staying: Iterable[Streamed], *, recurse: bool = True) -> None:
         on_host = {id(streamed.value) for streamed in staying}
 
         def moved(tensor: Tensor) -> Tensor:
             deferred_casts.convert(tensor)
             return tensor if id(tensor) in on_host else tensor.to(device)
 
-        module._apply(moved)
+        module._apply(moved, recurse=recurse)
 
     for number, (block, own) in enumerate(zip(blocks, tensors, strict=True)):
         # 4-bit weights are packed on their way to the device. Others need not go there.
@@ -127,7 +133,8 @@ def stream(
         weights.append(HostWeights(own, allocate))
         host_memory.return_freed_memory()
     slots = make_slots(slot_sizes(weights), device)
-    move_module(model, chain(*tensors))
+    for module in [model] if modules is None else modules:
+        move_module(module, chain(*tensors), recurse=modules is None)
     streaming = Stream(weights, slots)
     stream_blocks(blocks, streaming)
     return streaming

@@ -16,7 +16,7 @@ from shoestring.base.settings import Precision, Settings
 from shoestring.recipe.optimizers import BuiltOptimizer
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.techniques import adapt, checkpointing, compiled, fp32_modules, kernels, memory_format, offload
-from shoestring.techniques.streaming import placement
+from shoestring.techniques.pipeline import placement
 from shoestring.training.data.logical_shards import LogicalShards
 from shoestring.training.data.seeding import derive, seed_all
 from shoestring.training.engine.averaging import AveragedWeights

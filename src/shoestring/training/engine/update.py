@@ -6,6 +6,7 @@ batch is split.
 
 import math
 from collections.abc import Callable, Hashable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,6 +17,8 @@ from torch.optim import Optimizer
 
 from shoestring.base.errors import RunError, UsageError
 from shoestring.recipe.losses import scalar_loss
+from shoestring.techniques.pipeline.blocks import crossing_of
+from shoestring.techniques.pipeline.clipping import clip_gradients
 from shoestring.training.checkpoint.divided import whole
 from shoestring.training.engine import foreach
 from shoestring.training.engine.memory import HalfDoneError, out_of_memory_message
@@ -112,13 +115,17 @@ def add_gradients(
     expected_weight: Weight | None = None
     # The loss of a stage of the run is a partial, with the stage among its keywords.
     stage = (*getattr(loss, "keywords", {}).items(),)
-    for batch, size in microbatches:
-        work = partial(_add_gradient, model, loss, size, samples, mixed_precision, expect or _expected_weight)
-        loss_sum, weight, expected_weight = (
-            run(work, batch, expected_weight, (stage, size, samples)) if run else work(batch, expected_weight)
-        )
-        total_weight = weight if total_sum is None else total_weight + weight
-        total_sum = loss_sum if total_sum is None else total_sum + loss_sum
+    crossing = crossing_of(model)
+    with crossing.deferring() if crossing else nullcontext(torch.autograd.backward) as backward:
+        for batch, size in microbatches:
+            work = partial(
+                _add_gradient, model, loss, size, samples, mixed_precision, expect or _expected_weight, backward
+            )
+            loss_sum, weight, expected_weight = (
+                run(work, batch, expected_weight, (stage, size, samples)) if run else work(batch, expected_weight)
+            )
+            total_weight = weight if total_sum is None else total_weight + weight
+            total_sum = loss_sum if total_sum is None else total_sum + loss_sum
     if total_sum is None or expected_weight is None:
         return None
     return Microbatch(total_sum, total_weight, expected_weight)
@@ -132,7 +139,7 @@ def add_zero_gradients(
     Backward begins with zero, so the value of the loss, which may be infinite, does not matter.
     """
     for batch, size in microbatches:
-        with mixed_precision.autocast():
+        with passing(model, batch), mixed_precision.autocast():
             loss_sum, _ = loss_sum_and_weight(loss(model, batch), size)
         torch.autograd.backward(loss_sum, torch.zeros_like(loss_sum))
 
@@ -165,7 +172,7 @@ def step(
         foreach.multiply(gradients, correction)
     if on_gradients:
         on_gradients()
-    norm = whole(nn.utils.clip_grad_norm_(parameters, clip_norm)) if clip_norm is not None else None
+    norm = whole(clip_gradients(parameters, clip_norm)) if clip_norm is not None else None
     mean = total_sum / total_weight
     stepped = _step(optimizer, mixed_precision)
     optimizer.zero_grad(set_to_none=True)
@@ -184,11 +191,12 @@ def _add_gradient(
     samples: int,
     mixed_precision: MixedPrecision,
     expect: ExpectedWeight,
+    backward: Callable[[Tensor], None],
     batch: Any,
     expected: Weight | None,
 ) -> Microbatch:
-    """Add the gradient of a microbatch of `size` to those of the parameters."""
-    with mixed_precision.autocast():
+    """Add the gradient of a microbatch of `size` to those of the parameters, when `backward` computes it."""
+    with passing(model, batch), mixed_precision.autocast():
         loss_sum, weight = loss_sum_and_weight(loss(model, batch), size)
     if not loss_sum.requires_grad:
         raise UsageError(
@@ -202,7 +210,7 @@ def _add_gradient(
     if mixed_precision.scaler:
         # A variable refers to what backward begins with: how long an argument lives depends on the interpreter.
         mean = mixed_precision.scaler.scale(mean)
-    torch.autograd.backward(mean)
+    backward(mean)
     return Microbatch(loss_sum.detach(), weight, expected)
 
 
@@ -219,6 +227,12 @@ def _expected_weight(weight: Weight, size: int, samples: int) -> Weight:
     return weight * samples / size if weight > 0 else float(samples)
 
 
+def passing(model: nn.Module, batch: Any) -> AbstractContextManager[None]:
+    """Return the context in which the loss of a batch is computed; it matters for a model on two GPUs."""
+    crossing = crossing_of(model)
+    return crossing.passing(batch, trains=True) if crossing else nullcontext()
+
+
 def loss_sum_and_weight(value: Any, size: int) -> tuple[Tensor, Weight]:
     """Return the pair (sum in fp32, weight) for the `value` that a recipe's loss returned for `size` samples.
 
@@ -228,7 +242,7 @@ def loss_sum_and_weight(value: Any, size: int) -> tuple[Tensor, Weight]:
     loss_sum: Tensor = loss.float().reshape(())
     weight: Any = size if own_weight is None else own_weight
     if isinstance(weight, Tensor) and weight.device.type != "cpu":
-        weight = weight.detach().double().reshape(())
+        weight = weight.detach().to(loss_sum.device, torch.float64).reshape(())
     else:
         weight = float(weight)
     return (loss_sum * size if own_weight is None else loss_sum), weight
@@ -236,7 +250,12 @@ def loss_sum_and_weight(value: Any, size: int) -> tuple[Tensor, Weight]:
 
 def mean_loss(loss: LossFunction, model: nn.Module, batches: Iterable[tuple[Any, int]]) -> float:
     """Return the loss over pairs of (batch, its number of samples): its sum divided by the total weight."""
-    return mean_of_sums(loss_sum_and_weight(loss(model, batch), size) for batch, size in batches)
+
+    def sum_and_weight(batch: Any, size: int) -> tuple[Tensor, Weight]:
+        with passing(model, batch):
+            return loss_sum_and_weight(loss(model, batch), size)
+
+    return mean_of_sums(sum_and_weight(batch, size) for batch, size in batches)
 
 
 def mean_of_sums(sums: Iterable[tuple[Any, Any]]) -> float:

@@ -49,13 +49,15 @@ def sample() -> Sample:
     if torch is None or not torch.cuda.is_initialized():
         return Sample(rss_bytes=rss)
     utilisation, watts = read_load(_nvml_device(_uuid(torch)))
+    # Of two GPUs between which a model is divided, the one whose memory was filled more.
+    fullest = max(range(torch.cuda.device_count()), key=torch.cuda.max_memory_reserved)
     return Sample(
         rss_bytes=rss,
-        gpu_allocated_bytes=torch.cuda.memory_allocated(),
-        gpu_reserved_bytes=torch.cuda.memory_reserved(),
-        gpu_peak_allocated_bytes=torch.cuda.max_memory_allocated(),
-        gpu_peak_reserved_bytes=torch.cuda.max_memory_reserved(),
-        gpu_total_bytes=torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory,
+        gpu_allocated_bytes=torch.cuda.memory_allocated(fullest),
+        gpu_reserved_bytes=torch.cuda.memory_reserved(fullest),
+        gpu_peak_allocated_bytes=torch.cuda.max_memory_allocated(fullest),
+        gpu_peak_reserved_bytes=torch.cuda.max_memory_reserved(fullest),
+        gpu_total_bytes=torch.cuda.get_device_properties(fullest).total_memory,
         gpu_utilisation=utilisation,
         gpu_watts=watts,
     )

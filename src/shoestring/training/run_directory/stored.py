@@ -183,7 +183,8 @@ class StoredPlan:
             ) from error
         loaded, chosen = choose(default_recipe, {**self.options, **values}, stored=True)
         if "logical_shards" not in values:
-            _require_divisor(chosen.gpus, settings.logical_shards)
+            sharding = chosen.sharding or settings.sharding
+            _require_divisor(chosen.gpus and chosen.replace(sharding=sharding).processes, settings.logical_shards)
         return Reopened(
             loaded=loaded,
             settings=settings.replace(**{name: getattr(chosen, name) for name in values if hasattr(chosen, name)}),

@@ -1,0 +1,77 @@
+"""sharding=pipeline: two GPUs of one process end in the bits of one GPU."""
+
+from dataclasses import replace
+
+import pytest
+
+from shoestring.hardware.targets import find
+from shoestring.planning.candidates import memory_of, trace_settings
+from shoestring.planning.trace import Tracer
+from shoestring.recipe.finding import choose
+from tests.lab.ranks import pipelined
+from tests.sessions import final_checkpoint
+
+PIPELINE = {"sharding": "pipeline", "gpus": 2}
+VALUES = {"micro_batch": 3, "save_every_updates": 3}
+LORA = {"lora_r": 2, "lora_targets": "linear", "lora_dropout": 0.1}
+CASES = {
+    "tied weights": ("Blocks", {"ema": 0.5}),
+    "fp16": ("Overflowing", {"precision": "fp16", "checkpointing": "full"}),
+    "streamed": ("Text", LORA | {"precision": "fp16", "streamed_blocks": 2, "checkpointing": "1"}),
+}
+"""The recipe and its values."""
+SLOW_CASES = {
+    "plain": ("Text", {}),
+    "recomputed": ("Text", {"checkpointing": "full"}),
+    "LoRA": ("Text", LORA | {"precision": "fp16"}),
+    "offload": ("Text", {"offload": "optimizer"}),
+    "workers": ("Text", {"workers": 1}),
+    "fused": ("Text", {"optimizer_kernel": "fused", "precision": "fp16"}),
+    "teacher": ("Teacher", {"precision": "fp16"}),
+}
+
+
+def run_of(name, folder, **values):
+    recipe, own = (CASES | SLOW_CASES)[name]
+    return {"recipe": recipe, "run": str(folder / name), "values": VALUES | own | values}
+
+
+@pytest.mark.parametrize(
+    "names", [CASES, pytest.param(CASES | SLOW_CASES, marks=pytest.mark.slow)], ids=["some", "all"]
+)
+def test_two_gpus_have_the_bits_of_one_also_after_a_stop(ranks_on, tmp_path, names):
+    driver = ranks_on("kaggle-t4x2")
+    one, two, moved = (tmp_path / name for name in ("one", "two", "moved"))
+    runs = [
+        *(run_of(name, one) for name in names),
+        *(run_of(name, two, **PIPELINE) for name in names),
+        *({**run_of(name, moved, **PIPELINE), "last_stop": "SIGTERM", "last_at": 9} for name in names),
+        *(run_of(name, moved) for name in names),
+    ]
+    (peaks,) = driver.run(1, pipelined.devices_of, runs=runs, seconds=500)
+    for name, (first, second) in zip(names, peaks[len(names) :], strict=False):
+        expected = final_checkpoint(one / name)
+        assert final_checkpoint(two / name) == expected, name
+        assert final_checkpoint(moved / name) == expected, name
+        assert first and second
+    assert all(second == 0 for _, second in peaks[: len(names)])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"precision": "fp16", "micro_batch": 4},
+        {"precision": "fp32", "micro_batch": 4, "checkpointing": "full"},
+        {"precision": "fp16", "micro_batch": 8, "checkpointing": "3", **LORA, "streamed_blocks": 4},
+    ],
+    ids=str,
+)
+def test_peaks_of_both_gpus_are_those_of_the_estimate(ranks_on, tmp_path, values):
+    target, values = find("kaggle-t4x2"), values | PIPELINE
+    (peaks,) = ranks_on("kaggle-t4x2").run(1, pipelined.peak_of_wide, run=tmp_path / "run", values=values)
+    loaded, settings = choose(pipelined.Wide(), values)
+    with Tracer(loaded) as tracer:
+        trace = trace_settings(tracer, loaded, target, settings)
+    first = memory_of(replace(trace, second=None), loaded, target, settings)
+    second = memory_of(trace.second, loaded, target, settings)
+    assert peaks == [pytest.approx(part.allocated.value, rel=0.02) for part in (first, second)]
