@@ -8,12 +8,12 @@ from itertools import chain
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
 from shoestring.base.units import bytes_text
-from shoestring.techniques import checkpointing
+from shoestring.techniques import checkpointing, deferred_casts
 from shoestring.techniques.pipeline.blocks import bring_outputs_home, crossing_of, place_blocks, place_module
 from shoestring.techniques.pipeline.crossing import Crossing
 from shoestring.techniques.pipeline.split import first_blocks
@@ -147,8 +147,13 @@ def shared_weights(parts: Sequence[Part]) -> list[nn.Parameter]:
 
 def move_modules(modules: Iterable[nn.Module], device: torch.device) -> None:
     """Move the weights and buffers of modules, without those of their children."""
+
+    def moved(tensor: Tensor) -> Tensor:
+        deferred_casts.convert(tensor)
+        return tensor.to(device)
+
     for module in modules:
-        module._apply(lambda tensor: tensor.to(device), recurse=False)
+        module._apply(moved, recurse=False)
 
 
 def notes(model: nn.Module) -> list[str]:
