@@ -33,6 +33,9 @@ the run, and so the paths of its data on your machine; `events.jsonl` has the no
 instead: its files have at most the last names of such paths, no manifest in it names the run, and an ONNX graph has no
 lines of your code. What a recipe itself writes into an export is up to the recipe.
 
+Copies by `--backup` are the whole run. Repositories and datasets that it creates are private; an existing repository
+stays as public as it is.
+
 ## What a run stores
 The recipe, its options and the settings are stored in the run, so continuing needs no `--set`. Other options are
 refused, and other settings that decide the bits need `--allow-inexact`; they are then stored in place of the earlier
