@@ -32,8 +32,8 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 TRAINED = ("resident", "streamed from the disk")
 """The others are only loaded."""
-EPOCHS = {"bf16": 1, "fp32": 3}
-"""By the type of the weights in training: that of the files, and another one, to which they are cast."""
+EPOCHS = {"fp32": 2, "bf16": 2}
+"""By the type of the weights in training: one to which they are cast, and that of the files."""
 
 
 class Peak(threading.Thread):
@@ -120,7 +120,7 @@ def measure(model: Path, weights: str, folder: Path) -> dict[str, Any]:
     write(prompts, 2, seed=1)
     values = {"model": str(model), "data": str(data), "prompts": str(prompts), "answer_tokens": 8, "lora_r": 8}
     values |= {"weights": weights, "precision": "fp32", "seq_len": 96, "effective_batch": 2, "micro_batch": 1}
-    values |= {"epochs": EPOCHS[weights], "subset": 6}
+    values |= {"epochs": EPOCHS[weights], "subset": 4}
     results = {}
     for way, settings in WAYS.items():
         run = folder / f"{weights}-{way.replace(' ', '-')}"
@@ -153,9 +153,14 @@ def main() -> None:
                 kept = {name: value for name, value in result[part].items() if name != "peak bytes"}
                 same = {name: value for name, value in resident[part].items() if name != "peak bytes"}
                 result[part]["is that of resident blocks"] = kept == same
-            print(f"{weights}, {way}: {json.dumps(result)[:600]}")
+            print(f"{weights}, {way}: loading {result['loading']['cannot be taken back'] / 2**20:.0f} MiB", end="")
+            if way in TRAINED:
+                for part in ("training", "export"):
+                    peak = result[part]["peak bytes"]["cannot be taken back"] / 2**20
+                    print(f", {part} {peak:.0f} MiB, same {result[part]['is that of resident blocks']}", end="")
+            print()
         content["weights"][weights] = ways
-    arguments.json.write_text(json.dumps(content, indent=1) + "\n")
+        arguments.json.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -79,6 +79,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "finetune_behaviour": finetune.behaviour,
     "finetune_plans": finetune.plans,
     "finetune_trl": finetune.comparison,
+    "streaming_overlap": streaming.overlap,
     "finetune_unquantized": finetune.unquantized,
     "finetune_unquantized_memory": finetune.unquantized_memory,
     "finetune_unsloth": finetune.unsloth,

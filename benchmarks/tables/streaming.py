@@ -1,4 +1,4 @@
-"""Plans of models that are larger than the GPU."""
+"""Models that are larger than the GPU: their plans, and how copies overlap with the computation."""
 
 from benchmarks.tables.markdown import Row, read_result, table
 
@@ -48,3 +48,18 @@ def _costs(row: Row) -> list[str]:
     host = f"{row['host_bytes'] / _GIB:.1f} of {row['ram_bytes'] / _GIB:.1f} GiB"
     hidden = f"{row['hidden_tokens']:,} tokens" if row["hidden_tokens"] else "-"
     return [reason, streamed, str(settings["micro_batch"]), memory, host, *times, hidden]
+
+
+def overlap() -> str:
+    """A row for each ratio of the time of a copy to that of a forward."""
+    head = ("time of a copy / of a forward", "streamed / resident", "predicted", "if copies do not run ahead")
+    rows = (
+        (
+            f"{row['ratio']:.1f}",
+            f"{row['streamed over resident']:.2f}",
+            f"{row['predicted over resident']:.2f}",
+            f"{row['one after the other over resident']:.2f}",
+        )
+        for row in read_result("streaming_overlap")["rows"]
+    )
+    return table(head, rows)

@@ -190,6 +190,26 @@ def test_a_block_waits_for_its_copy(kind: type[Model], setting: str, monkeypatch
     assert_same(train(model), train(plain))
 
 
+def test_a_copy_starts_as_soon_as_its_slot_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the resident block behind a streamed one computes, and not when the next streamed one begins."""
+    order: list[object] = []
+
+    class LoggingSlot(PlainSlot):
+        def fill(self, source: Tensor) -> None:
+            order.append("copy")
+            super().fill(source)
+
+    monkeypatch.setattr(slots, "PlainSlot", LoggingSlot)
+    model = Model()
+    for number, block in enumerate(model.blocks):
+        block.inner.register_forward_hook(lambda *_, number=number: order.append(number))
+    streamed(model, 3)  # blocks 0, 2 and 4
+    train(model, updates=1)
+    order.clear()
+    model(torch.ones(1, 6))
+    assert order == [0, "copy", 1, 2, 3, 4]
+
+
 class Tapped(Model):
     """A loss takes a value from the inside of a block whose output leads to no loss."""
 
