@@ -283,6 +283,18 @@ def test_a_checkpoint_from_before_a_change_restores_the_first_values():
     assert state.pack()["model"].keys() == saved["model"].keys()
 
 
+def test_a_checkpoint_from_before_a_first_tensor_restores_its_absence():
+    """After out-of-memory in the hook of the first update, the next attempt must not find the tensors of the failed."""
+    loaded, settings = choose(Teacher(), {"precision": "fp32"})
+    state = build(loaded, settings, torch.device("cpu"))
+    saved = copy.deepcopy(state.pack())
+    state.model.late, state.model.student.other = torch.ones(3), torch.ones(3)
+    assert {"late", "student.other"} <= state.pack()["model"].keys()
+    state.restore(saved)
+    assert state.model.late is None and not hasattr(state.model.student, "other")
+    assert state.pack()["model"].keys() == saved["model"].keys()
+
+
 def test_the_hook_gets_the_stage_and_needs_the_own_loop():
     def hook(model, stage):
         return model, stage

@@ -4,14 +4,14 @@ import itertools
 
 import pytest
 import torch
-from torch.optim.lr_scheduler import OneCycleLR
+from torch.optim.lr_scheduler import ExponentialLR, OneCycleLR
 
 from shoestring.base.errors import UsageError
 from shoestring.techniques import kernels
 from shoestring.training.engine.precision import mixed_precision
 from shoestring.training.engine.update import update
 from tests.lab.engine.networks import Classifier
-from tests.lab.engine.trained import CPU, CUDA, largest_difference, on_both, train
+from tests.lab.engine.trained import CPU, CUDA, assert_same_bits, largest_difference, on_both, train
 
 OPTIMIZERS = {
     "Adam": lambda weights: torch.optim.Adam(weights, lr=0.01, weight_decay=0.1),
@@ -74,13 +74,14 @@ class Scheduled(Classifier):
 
     schedule = None
 
-    def __init__(self):
+    def __init__(self, scheduler=lambda optimizer: OneCycleLR(optimizer, [0.1, 0.2], total_steps=7)):
         super().__init__(network="dense", optimizer=self.build)
+        self._scheduler = scheduler
 
     def build(self, model):
         weights = list(model.parameters())
         optimizer = torch.optim.AdamW([{"params": weights[:2]}, {"params": weights[2:], "lr": 0.02}], lr=0.01)
-        return [optimizer], [{"scheduler": OneCycleLR(optimizer, [0.1, 0.2], total_steps=7), "interval": "step"}]
+        return [optimizer], [{"scheduler": self._scheduler(optimizer), "interval": "step"}]
 
 
 @pytest.mark.parametrize("kernel", ["foreach", "fused"])
@@ -91,3 +92,11 @@ def test_schedulers_set_the_rates_of_the_cpu(tmp_path, kernel):
     assert gpu.state["optimizer"] == cpu.state["optimizer"]
     assert gpu.losses == pytest.approx(cpu.losses, rel=0, abs=1e-6)
     assert largest_difference(gpu, cpu) < 1e-6
+
+
+def test_a_stopped_run_continues_with_the_rates_of_its_scheduler(tmp_path):
+    """Each step of the scheduler multiplies the rates, which the optimizer's state in the checkpoint has as well."""
+    recipe = Scheduled(lambda optimizer: ExponentialLR(optimizer, 0.5))
+    straight = train(tmp_path / "straight", recipe, {})
+    train(tmp_path / "stopped", recipe, {}, stop="limit", at=7, status="paused")
+    assert_same_bits(train(tmp_path / "stopped", recipe, {}), straight)

@@ -5,7 +5,7 @@ except those that the recipe changes itself.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -81,6 +81,17 @@ def load_attributes(model: nn.Module, saved: Mapping[str, Any]) -> None:
             current.copy_(value)
         else:
             setattr(modules[path], attribute, value.to(device if current is None else current.device, copy=True))
+
+
+def reset_attributes(model: nn.Module, initial: nn.Module, names: Iterable[str]) -> None:
+    """Set attributes of the model, which have tensors now, to what `initial` has there: no tensor, such as None."""
+    modules, before = dict(model.named_modules()), dict(initial.named_modules())
+    for name in names:
+        path, _, attribute = name.rpartition(".")
+        if attribute in vars(before[path]):
+            setattr(modules[path], attribute, vars(before[path])[attribute])
+        else:
+            delattr(modules[path], attribute)
 
 
 def _device_of_computation(model: nn.Module) -> torch.device:

@@ -159,9 +159,11 @@ def explaining_out_of_memory(description: str) -> Iterator[None]:
 
 
 def no_memory_error(description: str, message: str) -> NoMemoryError:
-    """Return the error for an out-of-memory error while doing what `description` says: with what memory there was."""
+    """Return the error for an out-of-memory error while doing what `description` says, if it says something: with what
+    memory there was.
+    """
     return NoMemoryError(
-        f"out of memory while {description}: {message}",
+        f"out of memory while {description}: {message}" if description else f"out of memory: {message}",
         problems=describe_memory(),
         hint="end other processes that use memory on this machine, use a smaller model or less data at once "
         "(workers=0, stage=no), or a machine with more memory, then start the command again",

@@ -17,6 +17,7 @@ from shoestring.training.checkpoint.trained import (
     attribute_tensors,
     frozen_parameters,
     load_attributes,
+    reset_attributes,
     saved_attributes,
     trained_state,
 )
@@ -61,7 +62,7 @@ class UntrainedTensors:
         """Load the attributes of the section `saved`, whose parameters and buffers are loaded already.
 
         Those that a checkpoint lacks had not changed when it was saved: if they have since, they get their values of
-        the start, which the model has that `build` returns.
+        the start, which the model has that `build` returns; what has its first tensor since then has none again.
         """
         load_attributes(self._model, saved)
         self.changed = {*saved_attributes(self._model, saved), *(name for name in self._frozen if name in saved)}
@@ -74,6 +75,7 @@ class UntrainedTensors:
         for name in later & values.keys() & set(self._frozen):
             own(tensors[name].detach()).copy_(own(divide_as(values[name].detach(), tensors[name])))
         load_attributes(self._model, {name: values[name] for name in later & values.keys() - set(self._frozen)})
+        reset_attributes(self._model, initial, later - values.keys())
 
     def _tensors(self) -> dict[str, Tensor]:
         parameters = dict(self._model.named_parameters(remove_duplicate=False))

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from shoestring.base.errors import CheckpointError, RunError, UsageError
-from shoestring.training.engine.memory import Failure, HalfDoneError, out_of_memory_message
+from shoestring.training.engine.memory import Failure, HalfDoneError, no_memory_error, out_of_memory_message
 from shoestring.training.engine.parallel.errors import PeerLostError, RanksApartError
 from shoestring.training.session.stop import SessionOver
 
@@ -141,7 +141,7 @@ class Ranks:
         """
         result = self.call(act if self.is_first else lambda: None)
         if isinstance(result, Failure):
-            raise RunError(f"out of memory: {result.message}")
+            raise no_memory_error("", result.message)
         return result
 
     def call_in_turn(self, act: Callable[[], T]) -> T:
@@ -153,7 +153,7 @@ class Ranks:
         for is_turn in (self.is_first, not self.is_first) if self.size > 1 else (True,):
             failure = self.call(lambda: results.append(act()) if is_turn else None)  # noqa: B023
             if failure:
-                raise RunError(f"out of memory: {failure.message}")
+                raise no_memory_error("", failure.message)
         return results[0]
 
     def share(self, act: Callable[[], Any]) -> Any:
