@@ -38,7 +38,6 @@ EXCEPTIONS = {
     ("planning/trace/child_process.py", "open"): "the null device",
     ("planning/trace/__main__.py", "open"): "standard input, an anonymous file of the parent process",
     ("integrations/state.py", "loads"): "JSON that the same line has made",
-    ("remote/notebook/carried.py", "open"): "the wheel that was built in memory",
     ("remote/wheel.py", "read_text"): "the metadata of the installed package",
     ("base/packages/origin.py", "read_text"): "the metadata of the installed package",
     ("shoestring_recipes/temporal/bars.py", "load"): PACKAGE,

@@ -94,6 +94,10 @@ def test_a_comment_below_the_title_holds_for_all_blocks():
         ("it takes about 2 min 00 s in\n1 session", "it takes about 37.5 s in 1\nsession"),
         ("it took 2.4 s)", "it took 2.4\ns)"),
         ("wheels-0bc92d", "wheels-737525"),
+        (
+            "fits",
+            "reading the data and building the model of a: 15 s\ntracing 64 samples of a: 15 s of at most 300 s\nfits",
+        ),
         ("first\n...\nlast", "first\nsecond\nlast"),
         ("...\nlast", "first\nlast"),
         ("first\n...", "first"),
