@@ -44,3 +44,16 @@ class Wide(Text):
 def peak_of_wide(device, run, values):
     """Train the wide model, and return the bytes at the peak of both GPUs."""
     return devices_of(device, [{"recipe": Wide(), "run": run, "values": values}])[0]
+
+
+def train_in_4_bits(device, runs):
+    """Run sessions of a model with 4-bit weights, as `devices_of` does."""
+    import bitsandbytes  # noqa: F401  (registers its operators)
+
+    from tests.lab.engine.test_adapters import OPERATORS, on_the_host
+    from tests.lab.engine.test_streaming import Linears
+
+    library = torch.library.Library("bitsandbytes", "IMPL")
+    for name in OPERATORS:
+        library.impl(name, on_the_host(name), "CUDA", allow_override=True)
+    return devices_of(device, [{**arguments, "recipe": Linears(network="dense")} for arguments in runs])
