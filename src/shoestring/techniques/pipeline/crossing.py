@@ -54,8 +54,8 @@ class Crossing:
     def passing(self, batch: Any = None, *, trains: bool) -> Iterator[None]:
         """Return the context of a forward and its loss. Without `trains`, the model's outputs are on the first device.
 
-        `batch` has the tensors that code beyond the boundary is expected to use. A pass within another one, such as that
-        of a reference model, leaves the other one in its part.
+        `batch` has the tensors that code beyond the boundary is expected to use. A pass within another one, such as
+        that of a reference model, leaves the other one in its part.
         """
         outer = self._pass
         was_beyond = outer is not None and outer.is_beyond
