@@ -243,3 +243,23 @@ def test_small_batch_and_processes_on_a_cpu():
     assert {candidate.settings.gpus for candidate in search(candidates, Settings())} == {1}
     (reason,) = candidates.reasons(search(candidates, Settings(gpus=4)))
     assert "4 processes share the CPU and its memory" in reason
+
+
+def test_a_model_divided_by_blocks_is_one_process_on_two_gpus() -> None:
+    loaded = FakePair().loaded
+    requested = Settings(sharding="pipeline")
+    (layout,) = gpus.layouts(loaded, PAIR, requested)
+    assert (layout.gpus, layout.logical_shards, layout.processes) == (2, 1, 1)
+    assert gpus.layouts(loaded, targets.find("kaggle-l4x4"), requested) == [layout]
+    for name, problem in (("kaggle-t4", "kaggle-t4 has 1 GPU"), ("cpu", "cpu has no GPU")):
+        with pytest.raises(UsageError) as error:
+            gpus.layouts(loaded, targets.find(name), requested)
+        assert problem in error.value.problems[0]
+
+
+def test_a_model_whose_library_moves_it_is_not_divided_by_blocks() -> None:
+    parts = Parts()
+    parts = replace(parts, learning=replace(parts.learning, trainer=object))
+    with pytest.raises(UsageError) as error:
+        gpus.layouts(FakePair(parts=parts).loaded, PAIR, Settings(sharding="pipeline"))
+    assert "moves the whole model to one GPU" in error.value.problems[0]

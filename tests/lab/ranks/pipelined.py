@@ -3,7 +3,7 @@
 import torch
 from torch.utils.data import TensorDataset
 
-from tests.lab.ranks.recipes import Block, Text, Transformer
+from tests.lab.ranks.recipes import RECIPES, Block, Text, Transformer
 from tests.lab.ranks.training import train
 
 
@@ -44,3 +44,17 @@ class Wide(Text):
 def peak_of_wide(device, run, values):
     """Train the wide model, and return the bytes at the peak of both GPUs."""
     return devices_of(device, [{"recipe": Wide(), "run": run, "values": values}])[0]
+
+
+def train_in_4_bits(device, runs):
+    """Run sessions of a model with 4-bit weights, as `devices_of` does."""
+    import bitsandbytes  # noqa: F401  (registers its operators)
+
+    from tests.lab.engine.test_adapters import OPERATORS, on_the_host
+    from tests.lab.engine.test_streaming import Linears
+
+    library = torch.library.Library("bitsandbytes", "IMPL")
+    for name in OPERATORS:
+        library.impl(name, on_the_host(name), "CUDA", allow_override=True)
+    RECIPES["Linears"] = lambda: Linears(network="dense")
+    return devices_of(device, [{**arguments, "recipe": "Linears"} for arguments in runs])

@@ -57,6 +57,19 @@ def test_two_gpus_have_the_bits_of_one_also_after_a_stop(ranks_on, tmp_path, nam
     assert all(second == 0 for _, second in peaks[: len(names)])
 
 
+@pytest.mark.parametrize("streamed", [0, pytest.param(4, marks=pytest.mark.slow)])
+def test_weights_in_4_bits_are_divided_too(ranks_on, tmp_path, streamed):
+    pytest.importorskip("bitsandbytes")
+    values = {"micro_batch": 3, "lora_r": 2, "quantization": "nf4", "double_quantization": True}
+    runs = [
+        {"run": str(tmp_path / "one"), "values": values},
+        {"run": str(tmp_path / "two"), "values": {**values, **PIPELINE, "streamed_blocks": streamed}},
+    ]
+    ((_, (first, second)),) = ranks_on("kaggle-t4x2").run(1, pipelined.train_in_4_bits, runs=runs, seconds=300)
+    assert first and second
+    assert final_checkpoint(tmp_path / "two") == final_checkpoint(tmp_path / "one")
+
+
 @pytest.mark.parametrize(
     "values",
     [

@@ -10,7 +10,7 @@ import shoestring
 from shoestring.base.errors import RunError, UsageError
 from shoestring.base.settings import Settings
 from shoestring.runs.train import agent, parallel
-from shoestring.runs.train.parallel import process_count, train_in_ranks
+from shoestring.runs.train.parallel import on_available_gpus, process_count, train_in_ranks
 from shoestring.runs.train.session import LaunchRequest
 from shoestring.training.checkpoint.store import Store
 from shoestring.training.monitor.events import Events, read
@@ -151,3 +151,14 @@ def test_two_processes_end_in_the_bits_of_one(tmp_path, capfd, monkeypatch):
     ) as raised:
         shoestring.train(str(recipe), run=tmp_path / "run-1", on="cpu", gpus=4)
     assert raised.value.hint.startswith("continue it with gpus=1 or 2, ")
+
+
+def test_a_model_divided_by_blocks_is_one_process_and_on_one_gpu_without_a_second():
+    settings = Settings(sharding="pipeline", gpus=2, logical_shards=1)
+    pair, single = (SimpleNamespace(gpus=count, processes=count) for count in (2, 1))
+    assert process_count(settings, {"gpus": 2}, pair) == process_count(settings, {}, pair) == 1
+    assert on_available_gpus(settings, pair) == settings
+    assert on_available_gpus(settings, single) == settings.replace(gpus=1)
+    assert on_available_gpus(Settings(gpus=2), single) == Settings(gpus=2)
+    with pytest.raises(UsageError, match="a launcher has started several processes"):
+        on_available_gpus(settings, pair, joins=True)

@@ -22,9 +22,10 @@ def pipeline_seconds(trace: Trace, first: Seconds, second: Seconds, device: Devi
     The low and the high end are further from the value than those of the parts: no update of this kind was measured.
     The high end has no computation of one GPU during that of the other.
     """
-    works = [sum(part.parts[name] for name in PASSES) for part in (first, second)]
-    both, one = sum(works), max(works) + min(works) / microbatches
-    passes = max(one, min(both, host_seconds(trace, device, microbatches)))
+    passes_of_parts = [sum(part.parts[name] for name in PASSES) for part in (first, second)]
+    both = sum(passes_of_parts)
+    overlapped = max(passes_of_parts) + min(passes_of_parts) / microbatches
+    passes = max(overlapped, min(both, host_seconds(trace, device, microbatches)))
     link = link_of(device)
     exchange = microbatches * copied_bytes(trace) / link.bandwidth
     optimizer = max(part.parts["optimizer"] for part in (first, second))

@@ -99,8 +99,8 @@ def move_streamed(
         for streamed, own_views in own_weights.by_tensor(views):
             streamed.set(with_parts(streamed.value, own_views))
     streamed_modules = {module for block in blocks for module in block.modules()}
-    others = [module for module in modules if module not in streamed_modules]
-    loading.move_modules(recorder, others, copies, from_host=from_host)
+    remaining = [module for module in modules if module not in streamed_modules]
+    loading.move_modules(recorder, remaining, copies, from_host=from_host)
     return copies
 
 

@@ -54,15 +54,22 @@ class Crossing:
     def passing(self, batch: Any = None, *, trains: bool) -> Iterator[None]:
         """Return the context of a forward and its loss. Without `trains`, the model's outputs are on the first device.
 
-        `batch` has the tensors that code beyond the boundary is expected to use.
+        `batch` has the tensors that code beyond the boundary is expected to use. A pass within another one, such as
+        that of a reference model, leaves the other one in its part.
         """
+        outer = self._pass
+        was_beyond = outer is not None and outer.is_beyond
         self.come_back()
-        outer, self._pass = self._pass, Pass(batch, trains=trains)
+        self._pass = Pass(batch, trains=trains)
         try:
             yield
         finally:
             self.come_back()
             self._pass = outer
+            if outer is not None and was_beyond:
+                outer.is_beyond = True
+                self._continue_random_numbers(self.first, self.second)
+                self.leave()
 
     @property
     def trains(self) -> bool:

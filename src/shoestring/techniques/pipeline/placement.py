@@ -29,12 +29,12 @@ class Part:
 
     device: torch.device
     blocks: list[nn.Module]
-    others: list[nn.Module]
+    outside: list[nn.Module]
     """The modules outside of all blocks, each without its children."""
 
     @property
     def modules(self) -> list[nn.Module]:
-        return [*self.others, *chain.from_iterable(block.modules() for block in self.blocks)]
+        return [*self.outside, *chain.from_iterable(block.modules() for block in self.blocks)]
 
 
 def move(model: nn.Module, recipe: object, settings: Settings, device: torch.device) -> None:
@@ -106,18 +106,18 @@ def divide(model: nn.Module, recipe: object, first: torch.device, second: torch.
     order = {module: number for number, module in enumerate(modules)}
     blocks.sort(key=order.__getitem__)
     inside = {module for block in blocks for module in block.modules()}
-    others = [module for module in modules if module not in inside]
+    outside = [module for module in modules if module not in inside]
     last = order[blocks[-1]]
-    after = [module for module in others if order[module] > last and _has_state(module)]
+    after = [module for module in outside if order[module] > last and _has_state(module)]
     own_bytes = {id(value): _bytes(value) for value in model.parameters()}
-    first_bytes = _bytes_of((module for module in others if module not in after), own_bytes)
+    first_bytes = _bytes_of((module for module in outside if module not in after), own_bytes)
     sizes = [_bytes_of(block.modules(), own_bytes) for block in blocks]
     count = first_blocks(sizes, first_bytes, _bytes_of(after, own_bytes))
     boundary = order[blocks[count]]
-    beyond = {module for module in others if order[module] > boundary and _has_state(module)}
+    beyond = {module for module in outside if order[module] > boundary and _has_state(module)}
     return (
-        Part(first, blocks[:count], [module for module in others if module not in beyond]),
-        Part(second, blocks[count:], [module for module in others if module in beyond]),
+        Part(first, blocks[:count], [module for module in outside if module not in beyond]),
+        Part(second, blocks[count:], [module for module in outside if module in beyond]),
     )
 
 
@@ -127,7 +127,7 @@ def place(model: nn.Module, parts: Sequence[Part]) -> Crossing:
     for part in parts:
         is_second = part is parts[1]
         place_blocks(part.blocks, crossing, is_second=is_second)
-        for module in part.others:
+        for module in part.outside:
             if _has_state(module) and not any(True for _ in module.children()):
                 place_module(module, crossing, is_second=is_second)
     bring_outputs_home(model, crossing)
