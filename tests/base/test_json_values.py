@@ -81,6 +81,7 @@ class Failing:
             {"red": "red", "(1, 2)": "a/b", "None": {"x": None}},
         ),
         (collections.deque([range(2)]), [[0, 1]]),
+        ([shared := [1], {"again": shared}], [[1], {"again": [1]}]),
     ],
 )
 def test_value_has_a_form_in_json(value, expected):
