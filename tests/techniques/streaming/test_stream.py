@@ -201,13 +201,18 @@ def test_a_copy_starts_as_soon_as_its_slot_is_free(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(slots, "PlainSlot", LoggingSlot)
     model = Model()
+
+    def log(number: int, values: Tensor) -> None:
+        order.append(number)
+        values.register_hook(lambda _: order.append(number))
+
     for number, block in enumerate(model.blocks):
-        block.inner.register_forward_hook(lambda *_, number=number: order.append(number))
+        block.inner.register_forward_hook(lambda *call, number=number: log(number, call[2]))
     streamed(model, 3)  # blocks 0, 2 and 4
     train(model, updates=1)
     order.clear()
-    model(torch.ones(1, 6))
-    assert order == [0, "copy", 1, 2, 3, 4]
+    model(torch.ones(1, 6)).sum().backward()
+    assert order == [0, "copy", 1, 2, 3, 4, 4, "copy", 3, 2, 1, 0]
 
 
 class Tapped(Model):
@@ -379,6 +384,23 @@ def test_buffers_that_blocks_change_have_the_same_values() -> None:
     assert_same(train(model), train(plain))
     assert all(map(torch.equal, model.buffers(), plain.buffers()))
     assert all(len(weights.by_tensor([])) == 9 for weights in stream.weights)
+
+
+def test_recurrent_layers_compute_with_the_weights_in_the_slot() -> None:
+    """On a GPU the list that torch keeps of the weights would be in host memory otherwise, which a CPU does not see."""
+    model, have_same = StatefulModel(), []
+
+    def compare(layer: Any, _: Any) -> None:
+        weights = [getattr(layer, name) for name in layer._flat_weights_names]
+        have_same.append(all(a is b for a, b in zip(layer._flat_weights, weights, strict=True)))
+
+    streamed(model, 4)
+    for block in model.blocks:
+        block.recurrent.register_forward_pre_hook(compare)
+    train(model, updates=1)
+    for block in model.blocks:
+        compare(block.recurrent, None)
+    assert all(have_same) and len(have_same) == 2 * 4 + 4
 
 
 def test_a_model_without_gradient_in_its_blocks_copies_each_once_per_forward() -> None:
