@@ -30,6 +30,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "streamed from the disk": {"streamed_blocks": BLOCKS, "stream_from": "disk"},
     "streamed from host memory": {"streamed_blocks": BLOCKS},
 }
+SAME = "is that of resident blocks"
 TRAINED = ("resident", "streamed from the disk")
 """The others are only loaded."""
 EPOCHS = {"fp32": 2, "bf16": 2}
@@ -150,14 +151,14 @@ def main() -> None:
         resident = ways["resident"]
         for way, result in ways.items():
             for part in ("training", "export") if way in TRAINED else ():
-                kept = {name: value for name, value in result[part].items() if name != "peak bytes"}
-                same = {name: value for name, value in resident[part].items() if name != "peak bytes"}
-                result[part]["is that of resident blocks"] = kept == same
+                result[part][SAME] = all(
+                    value == resident[part][name] for name, value in result[part].items() if name != "peak bytes"
+                )
             print(f"{weights}, {way}: loading {result['loading']['cannot be taken back'] / 2**20:.0f} MiB", end="")
             if way in TRAINED:
                 for part in ("training", "export"):
                     peak = result[part]["peak bytes"]["cannot be taken back"] / 2**20
-                    print(f", {part} {peak:.0f} MiB, same {result[part]['is that of resident blocks']}", end="")
+                    print(f", {part} {peak:.0f} MiB, same {result[part][SAME]}", end="")
             print()
         content["weights"][weights] = ways
         arguments.json.write_text(json.dumps(content, indent=1) + "\n")
