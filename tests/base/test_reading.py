@@ -92,7 +92,6 @@ EXCEPTIONS = {
         for module, name, reason in (
             ("build", "open", "creates a lock"),
             ("build", "read_bytes", "sources of this package"),
-            ("build", "read_text", "sources of this package"),
             ("prepare", "open", "creates a lock"),
             ("prepare", "read_bytes", "a command of the environment that runs"),
             ("stacks", "open", "creates a lock"),
