@@ -36,7 +36,7 @@ MOST_LINES = 300
 LONGEST_PAUSE, KEY_SECONDS, END_SECONDS = 0.5, 0.03, 5.0
 FRAMES_PER_SECOND = 4
 FONT_WIDTH, LINE_HEIGHT, MARGIN = 8.43, 18, 14
-UNBROKEN = "shoestring train temporal --run runs/unbroken --set size=tiny --set epochs=60 --set patience=60"
+UNBROKEN = "shoestring train temporal --run runs/unbroken --set epochs=15"
 TRAIN = UNBROKEN.replace("unbroken", "goog")
 COLORS = {"green": "#7ee787", "red": "#ff7b72", "brown": "#e3b341", "yellow": "#e3b341", "blue": "#79c0ff"}
 COLORS |= {"cyan": "#76e3ea", "magenta": "#d2a8ff", "brightblack": "#8b949e"}
@@ -54,10 +54,10 @@ class Step:
 
 STEPS = (
     Step(command="shoestring plan temporal --on kaggle-t4 | head -16"),
-    Step(command=TRAIN, interruption=signal.SIGINT, after="epoch 12:"),
-    Step(command=TRAIN, interruption=signal.SIGKILL, after="epoch 30:"),
+    Step(command=TRAIN, interruption=signal.SIGINT, after="update 9/"),
+    Step(command=TRAIN, interruption=signal.SIGKILL, after="update 24/"),
     Step(command=TRAIN),
-    Step(command="cmp runs/{unbroken,goog}/light/model.safetensors && echo the same bits"),
+    Step(command="cmp runs/unbroken/light/model.safetensors runs/goog/light/model.safetensors && echo the same bits"),
 )
 
 _SPINNER = re.compile("[\u2800-\u28ff]")
