@@ -6,6 +6,7 @@ import re
 import pytest
 
 import shoestring
+from shoestring.answers.plan import accumulation
 from shoestring.base.units import bytes_text
 from shoestring.hardware.catalog import Platform
 from shoestring.planning.sessions import PlannedSession, PlannedWeek
@@ -70,6 +71,14 @@ def test_plan_shows_every_reason_and_note_folded(plan):
     for lines in (plan.reasons, plan.facts.notes, plan.advice, plan.unknown):
         assert set(lines) <= set(texts)
     assert "Reasons" in " ".join(texts) and f"Notes ({len(plan.facts.notes)})" in texts
+
+
+def test_gpus_that_are_not_used_are_counted(plan):
+    target = dataclasses.replace(plan.target, gpus=2)
+    one, two = (plan.settings.replace(gpus=count, sharding="pipeline") for count in (1, 2))
+    assert accumulation(dataclasses.replace(plan, target=target, settings=one)).endswith("1 of the 2 GPUs is not used")
+    divided = accumulation(dataclasses.replace(plan, target=target, settings=two))
+    assert "through both GPUs per update" in divided and "not used" not in divided
 
 
 def test_sessions_are_drawn_within_their_weeks(plan):

@@ -29,6 +29,7 @@ WIDTH = 1024
 BLOCKS, BLOCK = 32, GIB // 2
 ONE = Settings(gpus=1, logical_shards=1, sharding="ddp", precision="fp16", checkpointing="full")
 TWO = ONE.replace(gpus=2, logical_shards=2)
+DIVIDED = ONE.replace(gpus=2, sharding="pipeline")
 
 
 class Streamable(FakeCandidates):
@@ -39,8 +40,9 @@ class Streamable(FakeCandidates):
     ) -> None:
         def bytes_of(settings: Settings) -> int:
             saved = saved_bytes((BLOCK,) * BLOCKS, settings.streamed_blocks or 0)
-            activations = per_sample * (settings.micro_batch or 1)
-            return round((floor + activations) * GIB) + BLOCKS * BLOCK - saved
+            parts = 2 if settings.is_pipeline else 1  # and as many microbatches in flight
+            activations = parts * per_sample * (settings.micro_batch or 1)
+            return round((floor + activations) * GIB) + (BLOCKS * BLOCK - saved) // parts
 
         super().__init__(bytes_of=bytes_of, seconds=lambda _: 1.0, target=target, blocks=BLOCKS)
         self.loaded.options = {}
@@ -51,9 +53,13 @@ class Streamable(FakeCandidates):
         facts = SimpleNamespace(process_bytes=GIB, weight_bytes=0, frozen_bytes=0, export_bytes={})
         batch = SimpleNamespace(name="activations", bytes=GIB // 4 * (settings.micro_batch or 1))
         high, capacity = candidate.memory.high_bytes, self.target.device.memory_bytes
+        trace = replace(candidate.trace, block_bytes=(BLOCK,) * BLOCKS, facts=facts)
+        if settings.is_pipeline:
+            half = replace(trace, block_bytes=(BLOCK,) * (BLOCKS // 2))
+            trace = replace(half, second=half)
         return replace(
             candidate,
-            trace=replace(candidate.trace, block_bytes=(BLOCK,) * BLOCKS, facts=facts),
+            trace=trace,
             memory=SimpleNamespace(
                 fits=high <= capacity, peak_bytes=high, high_bytes=high, capacity_bytes=capacity, parts=(batch,)
             ),
@@ -65,9 +71,9 @@ class Streamable(FakeCandidates):
         return 1 / min(8, micro_batch) + (changes.get("streamed_blocks") or 0) / 1000
 
 
-def streamed(candidates: Streamable, *layouts: Settings) -> list[Settings]:
+def streamed(candidates: Streamable, *layouts: Settings, divided: Settings | None = None) -> list[Settings]:
     resident = candidates.evaluate((layouts[0]).replace(micro_batch=1))
-    found = candidates_with_streaming(candidates, layouts, [resident])
+    found = candidates_with_streaming(candidates, layouts, [resident], divided)
     return [item.settings for item in found if item.memory.fits]
 
 
@@ -126,6 +132,20 @@ def test_each_gpu_has_its_own_copy_in_host_memory() -> None:
     assert {settings.stream_from for settings in found} == {"disk"}
     too_small = targets.with_limits(target(4), disk_bytes=2 * GIB)
     assert {settings.stream_from for settings in streamed(Streamable(target=too_small), TWO, ONE)} == {None}
+
+
+def test_a_host_that_is_too_small_for_whole_models_has_room_for_the_blocks_of_a_divided_one() -> None:
+    def target(ram: float) -> Target:
+        return targets.with_limits(targets.find("kaggle-t4x2"), ram_bytes=round(ram * GIB))
+
+    def layouts(ram: float) -> list[tuple[Any, ...]]:
+        found = streamed(Streamable(floor=6, target=target(ram)), TWO, ONE, divided=DIVIDED)
+        return [(item.sharding, item.streamed_blocks, item.stream_from) for item in found]
+
+    # 21 blocks, 10.5 GiB, are streamed with a whole model; of a divided one 16, and each GPU keeps 8 others.
+    assert layouts(32)[0][:2] == ("ddp", 21)
+    assert layouts(10) == [("pipeline", 16, None)]
+    assert {source for _, _, source in layouts(6)} == {"disk"}
 
 
 def test_the_note_compares_with_a_card_that_all_fit_on() -> None:

@@ -206,7 +206,8 @@ def accumulation(plan: Plan) -> str:
     share = samples_per_shard(size, plan.settings)
     count = shards_per_gpu(plan.settings) * -(-share // (plan.settings.micro_batch or share))
     place = f" on each of {gpus} {'GPUs' if plan.target.gpus else 'processes'}" if gpus > 1 else ""
-    unused = plan.target.gpus - gpus
+    place = " through both GPUs" if plan.settings.is_pipeline else place
+    unused = plan.target.gpus - (plan.settings.gpus or 1)
     idle = f"; {unused} of the {plan.target.gpus} GPUs is not used" if unused == 1 else ""
     idle = f"; {unused} of the {plan.target.gpus} GPUs are not used" if unused > 1 else idle
     return f"{plural(count, 'microbatch', 'microbatches')}{place} per update of {plural(size, 'sample')}{idle}"

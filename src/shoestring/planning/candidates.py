@@ -390,7 +390,7 @@ def _streamed_in_parts(trace: Trace, count: int) -> tuple[int, int]:
     """Return how many of `count` streamed blocks are on the first and on the second of two GPUs."""
     assert trace.second
     on_first = len(trace.block_bytes)
-    total = on_first + len(trace.second.block_bytes)
+    total = len(trace.bytes_of_all_blocks)
     positions = streamed_positions(total, count) if total else []
     own = sum(position < on_first for position in positions)
     return own, len(positions) - own

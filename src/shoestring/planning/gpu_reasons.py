@@ -32,7 +32,7 @@ def gpu_reasons(
             )
         return
     if chosen.settings.is_pipeline:
-        yield _pipeline_reason(chosen, loaded, target)
+        yield _pipeline_reason(chosen, loaded, target, requested)
     elif target.gpus > 1:
         yield (
             _several_gpus(candidates, target, requested)
@@ -49,14 +49,15 @@ def gpu_reasons(
         )
 
 
-def _pipeline_reason(chosen: Candidate, loaded: LoadedRecipe, target: Target) -> str:
+def _pipeline_reason(chosen: Candidate, loaded: LoadedRecipe, target: Target, requested: Settings) -> str:
+    cause = "was requested" if requested.is_pipeline else "needs only one copy of the streamed weights in host memory"
     if chosen.trace.second is None:
-        return "sharding pipeline was requested: the blocks are divided between two GPUs"
+        return f"sharding pipeline {cause}: the blocks are divided between two GPUs"
     first, second = (
         bytes_text(part.peak_bytes) for part in memory_of_parts(chosen.trace, loaded, target, chosen.settings)
     )
     return (
-        f"sharding pipeline was requested: the first blocks are on one GPU, which needs {first}, and the others on a "
+        f"sharding pipeline {cause}: the first blocks are on one GPU, which needs {first}, and the others on a "
         f"second one, which needs {second}; they compute different microbatches at the same time"
     )
 

@@ -101,11 +101,19 @@ def _search(candidates: Candidates, requested: Settings) -> list[Candidate]:
         if best and one_gpu.memory_format is None:  # which format is faster does not depend on the number of GPUs
             one_gpu = one_gpu.replace(memory_format=best.settings.memory_format)
         pool += _on_one_gpu(candidates, one_gpu, pool)
-    pool += candidates_with_streaming(candidates, [first, *smaller], pool)
+    pool += candidates_with_streaming(candidates, [first, *smaller], pool, _divided_by_blocks(candidates, requested))
     pool = pool or [requested_candidate(candidates, first)]
     distinct = {candidate.settings: candidate for candidate in pool}
     ranked = sorted(distinct.values(), key=rank)  # candidates of equal rank stay in the order of the search
     return _preferring_one_gpu(ranked)
+
+
+def _divided_by_blocks(candidates: Candidates, requested: Settings) -> Settings | None:
+    """Return the requested settings with the blocks divided between two GPUs; None if they forbid it, or the target."""
+    is_open = requested.gpus in (None, 2) and requested.logical_shards in (None, 1) and requested.sharding is None
+    if not is_open or candidates.target.gpus < 2:
+        return None
+    return _on_gpus(requested.replace(sharding="pipeline"), 2)
 
 
 def divide(loaded: LoadedRecipe, target: Target, requested: Settings) -> Settings:

@@ -1,5 +1,8 @@
 """The choice of streamed blocks: as few as make an update fit, where nothing fits that has all weights on the GPU.
 
+If the host has too little memory for the blocks that whole models on each GPU would stream, the model is divided by
+blocks between two GPUs (`sharding=pipeline`): each keeps other blocks, so fewer are streamed.
+
 Each streamed block saves its frozen weights, and the time of the copies follows from their bytes
 (`planning/estimate/streaming.py`). So one trace without streamed blocks predicts which number of them and which
 microbatch are the fastest, and only these are traced. Streaming changes nothing that is learnt.
@@ -33,12 +36,16 @@ _WORTHWHILE = 0.02
 
 
 def candidates_with_streaming(
-    candidates: Candidates, layouts: Sequence[Settings], pool: Sequence[Candidate]
+    candidates: Candidates,
+    layouts: Sequence[Settings],
+    pool: Sequence[Candidate],
+    divided: Settings | None = None,
 ) -> list[Candidate]:
     """Trace settings with streamed blocks if nothing fits with whole weights on each GPU, and blocks can be streamed.
 
     `layouts` are the requested settings with each number of GPUs, the largest first. A number of GPUs is tried if the
-    host has no memory for the streamed weights of the larger ones. If it has none for any, they come from the disk.
+    host has no memory for the streamed weights of the larger ones. If it has none for any, the model is `divided` by
+    blocks between two GPUs, where that is possible. If that does not help, they come from the disk.
     """
     whole = [item for item in pool if item.settings.sharding in WHOLE]
     can_stream = any(len(item.trace.block_bytes) > SLOTS for item in whole)
@@ -54,6 +61,9 @@ def candidates_with_streaming(
             break
     fitting = [item for item in streamed if item.fits]
     from_host = [item for item in fitting if planned_host(item, candidates.target).fits]
+    if divided and not from_host:
+        streamed += _divided(candidates, divided, fitting or streamed)
+        from_host = [item for item in streamed if item.fits and planned_host(item, candidates.target).fits]
     if from_host or layouts[0].stream_from == "host":
         return from_host or streamed
     from_disk = [candidates.evaluate(item.settings.replace(stream_from="disk")) for item in fitting]
@@ -63,7 +73,7 @@ def candidates_with_streaming(
 def streaming_notes(ranked: Sequence[Candidate], target: Target) -> Iterator[str]:
     """Yield what the streamed blocks of the first candidate cost, compared with such a GPU that all of them fit on."""
     chosen = ranked[0]
-    count, sizes = chosen.settings.streamed_blocks, chosen.trace.block_bytes
+    count, sizes = chosen.settings.streamed_blocks, chosen.trace.bytes_of_all_blocks
     if not count or not sizes:
         return
     source = "from the disk" if chosen.settings.stream_from == "disk" else "from host memory"
@@ -143,11 +153,39 @@ def _enough(candidates: Candidates, settings: Settings, count: int) -> Iterator[
     while True:
         candidate = candidates.evaluate(settings.replace(streamed_blocks=count))
         yield candidate
-        blocks = candidate.trace.block_bytes
+        blocks = candidate.trace.bytes_of_all_blocks
         if candidate.fits or count == len(blocks):
             return
         excess = candidate.memory.high_bytes - candidate.memory.capacity_bytes
-        count = min(len(blocks), count + max(1, -(-excess // max(blocks))))
+        count = min(len(blocks), count + max(1, _gpus(candidate) * -(-excess // max(blocks))))
+
+
+def _divided(candidates: Candidates, layout: Settings, whole: Sequence[Candidate]) -> list[Candidate]:
+    """Trace settings whose blocks are divided between two GPUs, with as few streamed blocks as fit.
+
+    Each GPU is expected to have room for as many resident blocks as one that has the whole model, so it streams what
+    remains of its half; the first trace tells how many more fit.
+    """
+    if not whole:
+        return []
+    closest = min(whole, key=lambda item: (item.settings.streamed_blocks or 0, item.memory.high_bytes))
+    blocks = len(closest.trace.block_bytes)
+    resident = blocks - (closest.settings.streamed_blocks or 0)
+    settings = closest.settings.replace(
+        gpus=layout.gpus, sharding=layout.sharding, logical_shards=layout.logical_shards, stream_from=None
+    )
+    first = candidates.evaluate_if_possible(settings.replace(streamed_blocks=max(0, blocks - 2 * resident)))
+    if first is None:
+        return []
+    spare = first.memory.capacity_bytes - first.memory.high_bytes
+    more = 2 * (spare // max(first.trace.bytes_of_all_blocks))
+    count = max(0, (first.settings.streamed_blocks or 0) - more)
+    return [first, *(_enough(candidates, settings, count) if more else ())]
+
+
+def _gpus(candidate: Candidate) -> int:
+    """Return the number of GPUs among which the blocks are divided."""
+    return 2 if candidate.trace.second else 1
 
 
 def _fewer(candidates: Candidates, resident: Candidate, fitting: Candidate) -> Iterator[Candidate]:

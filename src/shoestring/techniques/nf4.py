@@ -73,6 +73,12 @@ class Nf4Linear(nn.Linear):
         return result.to(input.dtype)
 
 
+def scales_and_tables(model: nn.Module) -> list[Tensor]:
+    """Return what the packed weights of a model's placeholders need besides their values. It is frozen as they are."""
+    layers = (module for module in model.modules() if isinstance(module, Nf4Linear))
+    return [value for layer in layers for value in layer.buffers(recurse=False)]
+
+
 MakeLayer = Callable[[Any, torch.dtype, bool], nn.Module]
 """Makes a layer's replacement, given the original layer, the compute type, and whether scales are in 8 bits."""
 

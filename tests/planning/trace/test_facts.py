@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from shoestring.planning.trace import facts
-from shoestring.recipe.finding import find
+from shoestring.recipe.finding import choose, find
 from tests.planning.trace.sample_recipes import Linears, Mlp, Tied
 
 
@@ -36,6 +36,12 @@ def test_frozen_parameters_are_not_trainable() -> None:
     frozen = facts.read(find(Frozen()))
     assert frozen.parameters_total - frozen.parameters_trainable == 256 * 512
     assert frozen.frozen_bytes == 4 * 256 * 512
+
+
+def test_scales_of_packed_weights_are_frozen_as_they_are() -> None:
+    loaded, _ = choose(Linears(), {"quantization": "nf4", "lora_r": 4, "lora_targets": "0,1"})
+    packed = facts.read(loaded)
+    assert packed.weight_bytes - packed.frozen_bytes == 4 * packed.parameters_trainable
 
 
 class Loading(Linears):

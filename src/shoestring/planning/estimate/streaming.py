@@ -25,7 +25,7 @@ def streamed_sizes(block_bytes: Sequence[int], count: int) -> list[int]:
 
 def host_bytes(trace: Trace, count: int | None) -> int:
     """Return the bytes of `count` streamed blocks, which are in host memory or on the disk for each process."""
-    return sum(streamed_sizes(trace.block_bytes, count or 0))
+    return sum(streamed_sizes(trace.bytes_of_all_blocks, count or 0))
 
 
 def saved_bytes(block_bytes: Sequence[int], count: int) -> int:

@@ -19,7 +19,7 @@ from shoestring.recipe.contract import length_of
 from shoestring.recipe.losses import EVALUATION_HINT, loss_without_stage
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
-from shoestring.techniques import adapt, checkpointing, kernels, nested, norms
+from shoestring.techniques import adapt, checkpointing, kernels, nested, nf4, norms
 from shoestring.techniques.parameter_count import ParameterCount
 
 
@@ -43,12 +43,13 @@ def read(loaded: LoadedRecipe) -> Facts:
     torch.optim.AdamW([torch.zeros(1)])
     process_bytes = int(psutil.Process().memory_info().rss)
     parameters, count = list(model.parameters()), ParameterCount(model)
+    frozen = [parameter for parameter in parameters if not parameter.requires_grad]
     unique_tensors = {id(tensor): tensor for tensor in simulated_device.tensors(dict(model.state_dict(keep_vars=True)))}
     return Facts(
         parameters_total=count.total,
         parameters_trainable=count.trainable,
         weight_bytes=sum(map(_bytes, unique_tensors.values())),
-        frozen_bytes=sum(_bytes(parameter) for parameter in parameters if not parameter.requires_grad),
+        frozen_bytes=sum(map(_bytes, (*frozen, *nf4.scales_and_tables(model)))),
         rounded_bytes=sum(
             parameter.numel() * max(0, parameter.element_size() - 2)
             for parameter in parameters

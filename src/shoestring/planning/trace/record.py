@@ -241,6 +241,11 @@ class Trace:
     """What happens on the second GPU, if the model is divided between two (`sharding=pipeline`)."""
 
     @property
+    def bytes_of_all_blocks(self) -> tuple[int, ...]:
+        """`block_bytes` of the whole model, also if it is divided between two GPUs."""
+        return (*self.block_bytes, *(self.second.block_bytes if self.second else ()))
+
+    @property
     def counts_steps(self) -> bool:
         """Whether the recipe tells how often the steps of its generation run, so that their time is known."""
         return any(isinstance(event, Repeat) for event in self.events)
