@@ -20,8 +20,7 @@ def plans() -> str:
 
 
 def _machine(row: Row) -> str:
-    divided = ", FSDP" if row["settings"]["sharding"] == "zero3" else ""
-    return _MACHINES[row["target"]] + divided
+    return _MACHINES[row["target"]] + {"zero3": ", FSDP", "pipeline": ", divided"}.get(row["settings"]["sharding"], "")
 
 
 def _rows() -> list[Row]:
@@ -33,9 +32,9 @@ def _costs(row: Row) -> list[str]:
     count, size = settings["streamed_blocks"], row["streamed_bytes"]
     streamed = "none"
     if count:
-        gpus = settings["gpus"]
+        copies = 1 if settings["sharding"] == "pipeline" else settings["gpus"]
         source = "disk" if settings["stream_from"] == "disk" else "host"
-        streamed = f"{count} of {row['blocks']} blocks, {size / gpus / _GIB:.1f} GiB, {source}"
+        streamed = f"{count} of {row['blocks']} blocks, {size / copies / _GIB:.1f} GiB, {source}"
     fits = row["verdict"] == "fits"
     reason = "yes" if fits else "no: " + ", ".join(row["exceeded"])
     if fits and row["target"].endswith("x2") and settings["gpus"] == 1:

@@ -75,7 +75,8 @@ class Settings:
     """`ddp` shards nothing, `zero1` optimizer states, `zero2` also gradients, `zero3` also parameters. The default is
     `ddp`, or another one that can be trained with if its memory allows faster settings. A recipe's library trainer uses
     `ddp` unless `zero2` or `zero3` is set. With `pipeline` one process has the first blocks on one GPU and the others
-    on a second one, which compute different microbatches at the same time; it has to be set."""
+    on a second one, which compute different microbatches at the same time. A plan chooses it if the host has too little
+    memory to stream the blocks of whole models; otherwise it has to be set."""
     packing: Annotated[
         Literal["auto", "yes", "no"],
         "pack short samples into rows of the largest length, which a microbatch then counts; auto: what the plan "
