@@ -1,67 +1,36 @@
 """Answers as text and as HTML: the document that each class of answer is, and the renderer of each face."""
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
-from shoestring.answers import (
-    check,
-    comparison,
-    cross_validation,
-    estimate,
-    evaluated,
-    exported,
-    inference,
-    loaded,
-    measurement,
-    outcome,
-    plan,
-    predictions,
-)
-from shoestring.answers.document import Document
-from shoestring.answers.rehearsal import document as rehearsal
-from shoestring.answers.rehearsal import prepared as prepared_rehearsal
 from shoestring.answers.renderers.notebook import document as notebook
 from shoestring.answers.renderers.terminal import document as terminal
-from shoestring.answers.watch import document as watched
-from shoestring.answers.watch.screen import Screen
-from shoestring.answers.watch.view import View
-from shoestring.planning.comparison import Comparison
-from shoestring.planning.estimation import Estimate
-from shoestring.planning.inference import InferencePlan
-from shoestring.planning.plan import Plan
-from shoestring.runs.check.preflight import CheckResult
-from shoestring.runs.evaluate import Evaluation
-from shoestring.runs.export.export import Export
-from shoestring.runs.folds.outcome import CrossValidation
-from shoestring.runs.measurement.measurement import Measurement
-from shoestring.runs.predict.loaded import LoadedModel
-from shoestring.runs.predict.predict import Predictions
-from shoestring.runs.rehearse.prepared import PreparedRehearsal
-from shoestring.runs.rehearse.rehearsal import Rehearsal
-from shoestring.training.session.outcome import Outcome
 
-_DOCUMENTS: Mapping[type, Callable[[Any], Document]] = {
-    Plan: plan.document,
-    Comparison: comparison.document,
-    Estimate: estimate.document,
-    InferencePlan: inference.document,
-    CheckResult: check.document,
-    CrossValidation: cross_validation.document,
-    Outcome: outcome.without_command,
-    Evaluation: evaluated.document,
-    Export: exported.document,
-    Measurement: measurement.document,
-    Predictions: predictions.document,
-    LoadedModel: loaded.document,
-    View: watched.document,
-    Rehearsal: rehearsal.document,
-    PreparedRehearsal: prepared_rehearsal.document,
+_DOCUMENTS: Mapping[str, str] = {
+    "planning.plan.Plan": "plan.document",
+    "planning.comparison.Comparison": "comparison.document",
+    "planning.estimation.Estimate": "estimate.document",
+    "planning.inference.InferencePlan": "inference.document",
+    "runs.check.preflight.CheckResult": "check.document",
+    "runs.evaluate.Evaluation": "evaluated.document",
+    "runs.export.export.Export": "exported.document",
+    "runs.folds.outcome.CrossValidation": "cross_validation.document",
+    "runs.measurement.measurement.Measurement": "measurement.document",
+    "runs.predict.loaded.LoadedModel": "loaded.document",
+    "runs.predict.predict.Predictions": "predictions.document",
+    "runs.rehearse.prepared.PreparedRehearsal": "rehearsal.prepared.document",
+    "runs.rehearse.rehearsal.Rehearsal": "rehearsal.document.document",
+    "training.session.outcome.Outcome": "outcome.without_command",
+    "answers.watch.view.View": "watch.document.document",
 }
-_TEXTS: Mapping[type, Callable[[Any], Document | Screen]] = {
+"""The function below `answers` that makes a document of an answer, by the answer's class. It is imported when it is
+needed: a notebook carries no modules for rehearsals."""
+_TEXTS: Mapping[str, str] = {
     **_DOCUMENTS,
-    Plan: lambda answer: plan.summary(answer, full="shoestring plan --full"),
-    View: Screen,
-    Rehearsal: lambda answer: rehearsal.summary(answer, full=""),
+    "planning.plan.Plan": "plan.printed",
+    "runs.rehearse.rehearsal.Rehearsal": "rehearsal.document.printed",
+    "answers.watch.view.View": "watch.screen.Screen",
 }
 """`print` shows the summary of a plan and of a rehearsal, since a terminal cannot fold, and a run as `shoestring watch`
 does."""
@@ -77,7 +46,11 @@ def text(answer: object) -> str:
     return terminal.plain(_find(_TEXTS, answer)(answer))
 
 
-def _find(documents: Mapping[type, Callable[[Any], Any]], answer: object) -> Callable[[Any], Any]:
-    if type(answer) not in documents:
-        raise TypeError(f"{type(answer).__name__} is not an answer; answers/faces.py lists the classes of answers")
-    return documents[type(answer)]
+def _find(documents: Mapping[str, str], answer: object) -> Callable[[Any], Any]:
+    kind = type(answer)
+    name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("shoestring.")
+    if name not in documents:
+        raise TypeError(f"{kind.__name__} is not an answer; answers/faces.py lists the classes of answers")
+    module, _, function = documents[name].rpartition(".")
+    result: Callable[[Any], Any] = getattr(import_module(f"shoestring.answers.{module}"), function)
+    return result

@@ -45,6 +45,11 @@ _MOST_WEEKS, _MOST_SESSIONS = 6, 60
 """More of them are counted and not drawn."""
 
 
+def printed(plan: Plan) -> Document:
+    """Return the summary that `print` shows."""
+    return summary(plan, full="shoestring plan --full")
+
+
 def summary(plan: Plan, full: str = "--full") -> Document:
     """Return the sentence and at most 20 lines on settings, memory, time, sessions, disk and limits.
 

@@ -33,7 +33,8 @@ _COMPILED = (".so", ".pyd", ".dylib")
 _OF_A_SESSION: dict[str, tuple[str, ...]] = {
     "planning/simulator": (),
     "remote/kaggle": ("__init__", "chain_file", "client", "client_process", "job", "kernel", "upload"),
-    "runs/rehearse": ("__init__", "prepared", "private", "rehearsal"),
+    "runs/rehearse": (),
+    "answers/rehearsal": (),
 }
 """Packages of which a session needs these modules alone: the simulated GPU, what starts sessions, and rehearsals."""
 _WHEEL = "Wheel-Version: 1.0\nGenerator: shoestring\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
@@ -65,6 +66,7 @@ def build_wheel(recipes: Collection[str] | None = None) -> bytes:
         files = {
             name: content for name, content in files.items() if not name.startswith(folders) and _is_of_a_session(name)
         }
+        metadata["METADATA"] = metadata["METADATA"].partition("\n\n")[0] + "\n"  # without the README
         modules = {f"{_RECIPES}.{name}" for name in left_out}
         entry_points = metadata["entry_points.txt"].splitlines(keepends=True)
         metadata["entry_points.txt"] = "".join(

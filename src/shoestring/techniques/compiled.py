@@ -86,13 +86,11 @@ def toolchain(settings: Settings, device: torch.device) -> str | None:
         return None
     if device.type != "cuda":
         path = compiler()
+        if not path:
+            return None
         # In a group of its own: Ctrl-C, at which training saves, would end it without an answer.
-        return (
-            path
-            and subprocess.run([path, "--version"], capture_output=True, text=True, process_group=0).stdout.partition(
-                "\n"
-            )[0]
-        )
+        answer = subprocess.run([path, "--version"], capture_output=True, text=True, process_group=0)
+        return answer.stdout.partition("\n")[0]
     from importlib.metadata import PackageNotFoundError, version
 
     try:

@@ -15,6 +15,11 @@ _VALUES = {
 }
 
 
+def printed(rehearsal: Rehearsal) -> Document:
+    """Return the summary that `print` shows."""
+    return summary(rehearsal, full="")
+
+
 def summary(rehearsal: Rehearsal, full: str = "--full") -> Document:
     """Return the most important of the answer; `full` is the way to show everything, for the last line."""
     last_line = f"{full} shows the whole stack, all lines that held memory, all assumptions and notes." if full else ""

@@ -439,8 +439,8 @@ def operator(
     """Return the record of a call that read and wrote these tensors on the device."""
     if func._schema.name in _GATHERS:
         read = written
-    if func._schema.name == "aten::copy_" and len(read) == 1:  # the target alone: the source is in host memory
-        read = []
+    if func._schema.name == "aten::copy_" and len(read) == 1 and any(read[0] is target for target in written):
+        read = []  # the target alone was found, so the source is in host memory
     count = None if products.shares_heads(func, args) else flop_registry.get(func._overloadpacket)
     shape = products.shape(func, args, result)
     flops = int(count(*args, **kwargs, out_val=result)) if count else 0
