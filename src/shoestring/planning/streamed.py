@@ -164,7 +164,7 @@ def _divided(candidates: Candidates, layout: Settings, whole: Sequence[Candidate
     """Trace settings whose blocks are divided between two GPUs, with as few streamed blocks as fit.
 
     Each GPU is expected to have room for as many resident blocks as one that has the whole model, so it streams what
-    remains of its half; the first trace tells how many more fit.
+    remains of its half; the first trace tells how many additional fit.
     """
     if not whole:
         return []
@@ -178,9 +178,9 @@ def _divided(candidates: Candidates, layout: Settings, whole: Sequence[Candidate
     if first is None:
         return []
     spare = first.memory.capacity_bytes - first.memory.high_bytes
-    more = 2 * (spare // max(first.trace.bytes_of_all_blocks))
-    count = max(0, (first.settings.streamed_blocks or 0) - more)
-    return [first, *(_enough(candidates, settings, count) if more else ())]
+    additional = 2 * (spare // max(first.trace.bytes_of_all_blocks))
+    count = max(0, (first.settings.streamed_blocks or 0) - additional)
+    return [first, *(_enough(candidates, settings, count) if additional else ())]
 
 
 def _gpus(candidate: Candidate) -> int:

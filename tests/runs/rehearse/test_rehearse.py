@@ -166,10 +166,17 @@ def test_ctrl_c_gives_the_answer_so_far_and_leaves_no_process(tmp_path):
     (tmp_path / "train.py").write_text(code)
     command = [sys.executable, "-m", "shoestring", "rehearse", "train.py", "--on", "kaggle-t4", "--json"]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        start_new_session=True,
     )
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not list(Path("/tmp").glob("rehearsal-*/records/statistics.*")):
+    # Rehearsals of other tests have their folders in another place.
+    while time.monotonic() < deadline and not list(tmp_path.glob("rehearsal-*/records/statistics.*")):
         time.sleep(0.2)
     time.sleep(3)
     process.send_signal(signal.SIGINT)

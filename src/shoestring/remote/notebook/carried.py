@@ -1,9 +1,9 @@
 """Shoestring inside a notebook: there is no index to install it from, so the first cell carries its wheel.
 
-The files of the wheel are one xz stream, which is half as large as the wheel, written as text: in base 92, all characters
-but those that JSON and Python write as two, because base 85 would take 2% more of what Kaggle allows. The cell verifies
-the digest, makes a wheel of the files again, and lets pip install it with what the machine lacks: from the wheels of an
-attached dataset if they are enough, and else from the index.
+The files of the wheel are one xz stream, which is half as large as the wheel, written as text: in base 92, which has
+all characters but those that JSON and Python write as two, because base 85 would take 2% more of what Kaggle allows.
+The cell verifies the digest, makes a wheel of the files again, and lets pip install it with what the machine lacks:
+from the wheels of an attached dataset if they are enough, and else from the index.
 """
 
 import functools
@@ -146,7 +146,7 @@ def install_cell(
 
 def _encoded(content: bytes) -> str:
     """Return the text of which the cell makes `content` again."""
-    characters = []
+    characters: list[str] = []
     for start in range(0, len(content), 22):
         number = int.from_bytes(content[start : start + 22].ljust(22, b"\0"), "big")
         digits = []
