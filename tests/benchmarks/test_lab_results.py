@@ -20,8 +20,8 @@ def test_chosen_configurations_replace_their_rows_and_no_others(tmp_path):
         return Score(id=item.id, kind=item.kind, skipped=reason)
 
     rows_of([score(third, "old"), score(first, "old")], keeps_others=False)
-    kept = rows_of([score(second, "new"), score(third, "new")], keeps_others=True)
-    assert kept == [(first.id, "old"), (second.id, "new"), (third.id, "new")]
+    rows = rows_of([score(second, "new"), score(third, "new")], keeps_others=True)
+    assert rows == [(first.id, "old"), (second.id, "new"), (third.id, "new")]
     assert rows_of([score(second, "new")], keeps_others=False) == [(second.id, "new")]
 
 

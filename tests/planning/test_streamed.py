@@ -73,12 +73,12 @@ class Streamable(FakeCandidates):
 
 def streamed(candidates: Streamable, *layouts: Settings, divided: Settings | None = None) -> list[Settings]:
     resident = candidates.evaluate((layouts[0]).replace(micro_batch=1))
-    found = candidates_with_streaming(candidates, layouts, [resident], divided)
-    return [item.settings for item in found if item.memory.fits]
+    choices = candidates_with_streaming(candidates, layouts, [resident], divided)
+    return [item.settings for item in choices if item.memory.fits]
 
 
-def settings_of(found: list[Settings]) -> tuple[int | None, int | None, int | None, str | None]:
-    (settings,) = found
+def settings_of(choices: list[Settings]) -> tuple[int | None, int | None, int | None, str | None]:
+    (settings,) = choices
     return settings.micro_batch, settings.streamed_blocks, settings.gpus, settings.stream_from
 
 
@@ -128,8 +128,8 @@ def test_each_gpu_has_its_own_copy_in_host_memory() -> None:
     # 8 blocks and 4 samples; 4.5 GiB for each process, which itself has 1.
     assert settings_of(streamed(Streamable(target=target(16)), TWO, ONE))[2] == 2
     assert settings_of(streamed(Streamable(target=target(8)), TWO, ONE))[2:] == (1, None)
-    found = streamed(Streamable(target=target(4)), TWO, ONE)
-    assert {settings.stream_from for settings in found} == {"disk"}
+    choices = streamed(Streamable(target=target(4)), TWO, ONE)
+    assert {settings.stream_from for settings in choices} == {"disk"}
     too_small = targets.with_limits(target(4), disk_bytes=2 * GIB)
     assert {settings.stream_from for settings in streamed(Streamable(target=too_small), TWO, ONE)} == {None}
 
@@ -139,8 +139,8 @@ def test_a_host_that_is_too_small_for_whole_models_has_room_for_the_blocks_of_a_
         return targets.with_limits(targets.find("kaggle-t4x2"), ram_bytes=round(ram * GIB))
 
     def layouts(ram: float) -> list[tuple[Any, ...]]:
-        found = streamed(Streamable(floor=6, target=target(ram)), TWO, ONE, divided=DIVIDED)
-        return [(item.sharding, item.streamed_blocks, item.stream_from) for item in found]
+        choices = streamed(Streamable(floor=6, target=target(ram)), TWO, ONE, divided=DIVIDED)
+        return [(item.sharding, item.streamed_blocks, item.stream_from) for item in choices]
 
     # 21 blocks, 10.5 GiB, are streamed with a whole model; of a divided one 16, and each GPU keeps 8 others.
     assert layouts(32)[0][:2] == ("ddp", 21)

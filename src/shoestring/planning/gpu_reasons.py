@@ -50,7 +50,7 @@ def gpu_reasons(
 
 
 def _pipeline_reason(chosen: Candidate, loaded: LoadedRecipe, target: Target, requested: Settings) -> str:
-    cause = "was requested" if requested.is_pipeline else "needs only one copy of the streamed weights in host memory"
+    cause = "was requested" if requested.is_pipeline else "streams fewer blocks than whole models would"
     if chosen.trace.second is None:
         return f"sharding pipeline {cause}: the blocks are divided between two GPUs"
     first, second = (

@@ -164,7 +164,7 @@ def _divided(candidates: Candidates, layout: Settings, whole: Sequence[Candidate
     """Trace settings whose blocks are divided between two GPUs, with as few streamed blocks as fit.
 
     Each GPU is expected to have room for as many resident blocks as one that has the whole model, so it streams what
-    remains of its half; the first trace tells how many additional fit.
+    remains of its half; the first trace tells how many more fit.
     """
     if not whole:
         return []
