@@ -31,7 +31,7 @@ def converted(
 def traced(run: Callable[[], Any]) -> list[Op]:
     with Recorder(watched=real) as recorder:
         run()
-    return [event for event in recorder.record()[1] if isinstance(event, Op)]
+    return [event for event in recorder.log.record()[1] if isinstance(event, Op)]
 
 
 def alone(op: Op) -> Op:

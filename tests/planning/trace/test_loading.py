@@ -108,6 +108,7 @@ def _records() -> Iterator[tuple[str, Record]]:
     from torch import nn
 
     from shoestring.planning.trace import loading, simulated_device
+    from shoestring.planning.trace.event_log import EventLog
     from shoestring.planning.trace.recorder import Recorder
     from shoestring.recipe.adaptation import Adaptation
     from shoestring.techniques import adapt
@@ -116,16 +117,16 @@ def _records() -> Iterator[tuple[str, Record]]:
     packing = Adaptation(quantization="nf4", weights="fp16", lora_r=4, lora_targets="layer")
 
     def simulated(
-        build: Callable[[], nn.Module], adaptation: Adaptation, load: Callable[[Recorder, nn.Module], None]
+        build: Callable[[], nn.Module], adaptation: Adaptation, load: Callable[[EventLog, nn.Module], None]
     ) -> Record:
         with torch.device("meta"):
             model = adapt.model(build(), adaptation)
         with simulated_device.fake_mode(), Recorder() as recorder:
-            load(recorder, model)
+            load(recorder.log, model)
             return _record(recorder)
 
-    def move_on_cpu(recorder: Recorder, model: nn.Module) -> None:
-        loading.move_model(recorder, model, from_host=False)
+    def move_on_cpu(log: EventLog, model: nn.Module) -> None:
+        loading.move_model(log, model, from_host=False)
 
     def linear() -> nn.Module:
         names = ("layer", "biased", "last")
@@ -209,7 +210,7 @@ def _recorded_transformers() -> Record:
 def _record(recorder: Any, *, without_fp32: bool = False) -> Record:
     from shoestring.planning.trace.record import Alloc, Free
 
-    storages, all_events = recorder.record()
+    storages, all_events = recorder.log.record()
     sizes = [storage.bytes for storage in storages]
     events = [event for event in all_events if isinstance(event, Alloc | Free)]
     dropped = {

@@ -26,7 +26,7 @@ def meta(*sizes: int) -> Tensor:
 def record_operators(run: Any) -> list[Op]:
     with Recorder(watched=real) as recorder:
         run()
-    return [event for event in recorder.record()[1] if isinstance(event, Op)]
+    return [event for event in recorder.log.record()[1] if isinstance(event, Op)]
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,8 @@ def test_nothing_is_counted_afterwards() -> None:
 def test_an_operator_has_the_functions_since_the_previous_one() -> None:
     recorder = Recorder(watched=real)
     module = nn.Sequential(nn.Flatten(), nn.ReLU())
-    with recorder, counting(recorder.count_python_calls):
+    with recorder, counting(recorder.log.count_python_calls):
         module(torch.ones(2, 3)).neg()
-    _, events = recorder.record()
+    _, events = recorder.log.record()
     operators = [event for event in events if isinstance(event, Op)]
     assert [op.python_calls for op in operators if op.name != "aten::ones"] == [3 * MODULE, 0]

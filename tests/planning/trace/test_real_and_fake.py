@@ -314,19 +314,19 @@ def _record_updates(recorder: Any, model: nn.Module, batch: Any, copy: Callable[
     from shoestring.planning.trace.record import Alloc, Free, Phase
 
     with recorder:
-        recorder.mark("model", 0)
-        loading.move_model(recorder, model, copy)
+        recorder.log.mark("model", 0)
+        loading.move_model(recorder.log, model, copy)
         optimizer = torch.optim.AdamW(model.train().parameters(), foreach=True)
         for number in range(2):
-            recorder.mark("forward", number)
+            recorder.log.mark("forward", number)
             loss = model(torch.utils._pytree.tree_map_only(Tensor, copy, batch)).float().sum()
-            recorder.mark("backward", number)
+            recorder.log.mark("backward", number)
             loss.backward()
-            recorder.mark("optimizer", number)
+            recorder.log.mark("optimizer", number)
             optimizer.step()
             optimizer.zero_grad()
-        recorder.mark("end", 1)
-        storages, events = recorder.record()
+        recorder.log.mark("end", 1)
+        storages, events = recorder.log.record()
     phases: list[Any] = []
     for event in events:
         if isinstance(event, Phase):

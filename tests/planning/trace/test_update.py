@@ -10,8 +10,8 @@ import torch
 from shoestring.base.settings import Precision, Settings
 from shoestring.hardware.catalog import DEVICES
 from shoestring.planning.trace import Trace, Tracer
+from shoestring.planning.trace.operators import operator
 from shoestring.planning.trace.record import Alloc, Free, Op, Phase
-from shoestring.planning.trace.recorder import operator
 from shoestring.recipe import finding
 from tests.planning.trace import sample_recipes
 

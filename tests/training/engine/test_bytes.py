@@ -48,10 +48,10 @@ def measured(loaded, settings: Settings) -> int:
     recorder = Recorder(watched=real)
     with recorder, contextlib.ExitStack() as stack:
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
-        recorder.mark("model", 0)
+        recorder.log.mark("model", 0)
         state = build(loaded, settings, CPU)
         for number in range(2):
-            recorder.mark("forward", number)
+            recorder.log.mark("forward", number)
 
             def microbatches():
                 for _ in range(2):
@@ -65,8 +65,8 @@ def measured(loaded, settings: Settings) -> int:
                 samples=loaded.effective_batch,
                 mixed_precision=state.mixed_precision,
             )
-        recorder.mark("end", 1)
-        storages, events = recorder.record()
+        recorder.log.mark("end", 1)
+        storages, events = recorder.log.record()
     live = peak = 0
     for event in events:
         if isinstance(event, Alloc | Free):

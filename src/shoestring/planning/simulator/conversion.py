@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from shoestring.planning.simulator.recorded import RecordedList, RecordedTensor, Signature, Value
-from shoestring.planning.trace import recorder, recurrent
+from shoestring.planning.trace import operators, recurrent
 from shoestring.planning.trace.record import Op
 
 _aten = torch.ops.aten
@@ -68,12 +68,12 @@ def operator(signature: Signature) -> Op:
     if func is not None:
         args, kwargs = _by_schema(func, arguments)
         try:
-            return recorder.operator(func, args, kwargs, result, read, written)
+            return operators.operator(func, args, kwargs, result, read, written)
         except (AssertionError, AttributeError, IndexError, RuntimeError, TypeError, ValueError):
             # A version of torch whose operator of this name has other arguments: only the FLOPs are lost.
             pass
     # Any operator without FLOPs has the record of one of which only the bytes are known.
-    return replace(recorder.operator(_aten.add.Tensor, (), {}, None, read, written), name=name)
+    return replace(operators.operator(_aten.add.Tensor, (), {}, None, read, written), name=name)
 
 
 _OVERWRITING = frozenset(
@@ -198,7 +198,7 @@ def _recurrent(name: str, arguments: _Arguments, read: list[Tensor], written: li
     func = _RECURRENT[name]
     # Launches are counted by layers and directions, of which each has two weights here.
     states = [sequence.new_empty(len(weights) // 2, 0)]
-    moved = recorder.operator(func, (sequence, states, weights), {}, None, read, written)
+    moved = operators.operator(func, (sequence, states, weights), {}, None, read, written)
     # The formula of `recurrent.py` is known to torch's counter only where the simulated device of traces is set up.
     products = (
         2 * sequence.shape[0] * sequence.shape[1] * sum(weight.numel() for weight in weights if weight.dim() == 2)

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from shoestring.planning.trace import templates
 from shoestring.planning.trace.block_state import Call, Gradients, Pass
-from shoestring.planning.trace.recorder import Recorder
+from shoestring.planning.trace.event_log import EventLog
 from shoestring.planning.trace.templates import Form, NotRepeatableError, Released, Role, Template
 from shoestring.techniques import trees
 
@@ -22,10 +22,10 @@ _GRADIENT: Role = ("gradient",)
 class Backward:
     """The backward of the blocks of a group, whose `parameters` each block has, in the `passes` of a microbatch."""
 
-    def __init__(self, recorder: Recorder, parameters: list[list[nn.Parameter]], passes: list[Pass]) -> None:
+    def __init__(self, log: EventLog, parameters: list[list[nn.Parameter]], passes: list[Pass]) -> None:
         self.problem: NotRepeatableError | None = None
         """What went wrong. It is raised outside of backward, where an exception may abort the process."""
-        self._recorder, self._parameters, self._passes = recorder, parameters, passes
+        self._log, self._parameters, self._passes = log, parameters, passes
 
     def fold(self, current: Pass, call: Call, source: Tensor, results: list[Tensor]) -> Tensor:
         """Return the only tensor in `results`, of a folded block, with a backward that repeats that of the last block.
@@ -72,12 +72,12 @@ class Backward:
 
     def _begin_backward(self, call: Call, gradient: Tensor) -> None:
         """Run when the gradient of the block's result is complete."""
-        call.start = self._recorder.position()
-        call.incoming = self._recorder.storage_index(gradient), templates.form(gradient)
+        call.start = self._log.position()
+        call.incoming = self._log.storage_index(gradient), templates.form(gradient)
         call.old_gradients = self._gradient_storages(call)
 
     def _gradient_storages(self, call: Call) -> list[int | None]:
-        return [self._recorder.storage_index(parameter.grad) for parameter in self._parameters[call.index]]
+        return [self._log.storage_index(parameter.grad) for parameter in self._parameters[call.index]]
 
     def _finish_backward(self, current: Pass, call: Call, gradient: Tensor) -> None:
         """Run when the gradient of the block's input is complete."""
@@ -85,7 +85,7 @@ class Backward:
             return
         if call.start is None or call.incoming is None:
             raise NotRepeatableError("the result of a block has no gradient")
-        template = templates.make(self._recorder, call.start, self._roles(call))
+        template = templates.make(self._log, call.start, self._roles(call))
         gradients = self._gradients(call, gradient, template)
         if call.index > 1:
             current.backward, current.gradients = template, gradients
@@ -109,12 +109,12 @@ class Backward:
         first = call.start.storages
         parameters: list[tuple[int, Form] | None] = []
         for parameter, old in zip(self._parameters[call.index], call.old_gradients, strict=True):
-            grad, storage = parameter.grad, self._recorder.storage_index(parameter.grad)
+            grad, storage = parameter.grad, self._log.storage_index(parameter.grad)
             if grad is None or storage is None or storage == old:
                 parameters.append(None)
             else:
                 parameters.append((storage - first, templates.form(grad)))
-        storage = self._recorder.storage_index(gradient)
+        storage = self._log.storage_index(gradient)
         source = None if storage is None else (storage - first, templates.form(gradient))
         is_incoming = (storage, templates.form(gradient)) == call.incoming
         if source is None or not (is_incoming or Released(_GRADIENT) in template.steps):
@@ -139,23 +139,23 @@ class Backward:
         def free(step: Released) -> None:
             match step.role:
                 case "forward", int(number), int(offset):
-                    self._recorder.free_untracked(self._passes[number].calls[call.index].storages[offset])
+                    self._log.free_untracked(self._passes[number].calls[call.index].storages[offset])
                 case "parameter", int(number):
                     self._release(parameters[number].grad)
                 case role:
                     self._release(tensors[role])
 
         try:
-            first = templates.repeat(self._recorder, template, [None] * len(template.sizes), free)
+            first = templates.repeat(self._log, template, [None] * len(template.sizes), free)
         except KeyError as error:
             raise NotRepeatableError("a storage of a block is not allocated") from error
         tensors.clear()
         for parameter, new in zip(parameters, gradients.parameters, strict=True):
             if new is not None:
                 parameter.grad = self._bound(first + new[0], new[1], gradient)
-        end = self._recorder.position()
+        end = self._log.position()
         call.input = None
-        if self._recorder.position() != end:
+        if self._log.position() != end:
             raise NotRepeatableError("the input of a block is freed elsewhere")
         call.is_complete = True
         source = (
@@ -163,22 +163,22 @@ class Backward:
             if gradients.input is None
             else self._bound(first + gradients.input[0], gradients.input[1], gradient)
         )
-        call.returned = self._recorder.storage_index(source)
+        call.returned = self._log.storage_index(source)
         return source
 
     def _release(self, tensor: Tensor | None) -> None:
-        if tensor is None or self._recorder.storage_index(tensor) is None:
+        if tensor is None or self._log.storage_index(tensor) is None:
             raise NotRepeatableError("a storage of a block is not allocated")
-        self._recorder.release(tensor)
+        self._log.release(tensor)
 
     def _bound(self, index: int, form: Form, gradient: FakeTensor) -> Tensor:
         tensor = templates.new_tensor(form, gradient)
-        self._recorder.bind(tensor, index)
+        self._log.bind(tensor, index)
         return tensor
 
     def _check_gradient(self, call: Call, gradient: Tensor) -> None:
         """Refuse an input that other modules use too: its gradient would be summed in another place."""
-        if self._recorder.storage_index(gradient) != call.returned:
+        if self._log.storage_index(gradient) != call.returned:
             raise NotRepeatableError("the input of a block is used elsewhere")
 
 

@@ -17,8 +17,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from shoestring.planning.trace import autocast, identical, templates
 from shoestring.planning.trace.block_backward import Backward
 from shoestring.planning.trace.block_state import PLAIN, Arguments, Call, Output, Pass
+from shoestring.planning.trace.event_log import EventLog, Position
 from shoestring.planning.trace.record import Part
-from shoestring.planning.trace.recorder import Position, Recorder
 from shoestring.planning.trace.simulated_device import DEVICE
 from shoestring.planning.trace.templates import NotRepeatableError, Released
 from shoestring.techniques import trees
@@ -27,14 +27,14 @@ from shoestring.techniques import trees
 class Group:
     """Identical blocks, in the order in which the model calls them."""
 
-    def __init__(self, recorder: Recorder, blocks: list[nn.Module]) -> None:
+    def __init__(self, log: EventLog, blocks: list[nn.Module]) -> None:
         self.blocks = blocks
         self.passes: list[Pass] = []
         """The passes of the current microbatch."""
         self.folded_calls = 0
-        self._recorder = recorder
+        self._log = log
         self._parameters = [list(block.parameters()) for block in blocks]
-        self._backward = Backward(recorder, self._parameters, self.passes)
+        self._backward = Backward(log, self._parameters, self.passes)
 
     def call(self, index: int, args: Any, kwargs: Any, run: Callable[[], Any]) -> Any:
         """Run or fold the block with this index."""
@@ -75,11 +75,11 @@ class Group:
     def _parts(self, current: Pass, call: Call) -> list[Part | None]:
         """Return the parts of the storages of a block's forward, without its result: that has a tensor in each case."""
         assert current.output is not None
-        parts = self._recorder.parts(call.storages.start, call.storages.stop)
+        parts = self._log.parts(call.storages.start, call.storages.stop)
         return [part for offset, part in enumerate(parts) if offset != current.output.offset]
 
     def _run(self, current: Pass, run: Callable[[], Any]) -> Any:
-        start = self._recorder.position().storages
+        start = self._log.position().storages
         result = run()
         current.calls.append(Call(len(current.calls), self._storages_since(start), is_complete=True))
         return result
@@ -97,17 +97,17 @@ class Group:
         current.state = self._state(1)
         attributes = identical.plain_attributes(self.blocks[1])
         versions = [buffer._version for buffer in self.blocks[1].buffers()]
-        start = self._recorder.position()
+        start = self._log.position()
         result = run()
         current.written_buffers = [
             buffer._version != version for buffer, version in zip(self.blocks[1].buffers(), versions, strict=True)
         ]
-        call = Call(1, self._storages_since(start.storages), self._recorder.storage_index(source))
+        call = Call(1, self._storages_since(start.storages), self._log.storage_index(source))
         current.calls.append(call)
         try:
             if attributes != identical.plain_attributes(self.blocks[1]):
                 raise NotRepeatableError("a block changes its attributes")
-            current.forward = templates.make(self._recorder, start, {})
+            current.forward = templates.make(self._log, start, {})
             current.output = self._output(result, source, start)
             current.casts = self._new_casts(1, start)
             bound_offsets = {current.output.offset, *(offset for _, offset, _ in current.casts)}
@@ -124,13 +124,13 @@ class Group:
         """Run the last block, whose forward must have the events of the second one's."""
         source = arguments.tensor(current.input_place)
         assert source is not None
-        start = self._recorder.position()
+        start = self._log.position()
         result = run()
-        call = Call(len(self.blocks) - 1, self._storages_since(start.storages), self._recorder.storage_index(source))
+        call = Call(len(self.blocks) - 1, self._storages_since(start.storages), self._log.storage_index(source))
         current.calls.append(call)
         casts = [(parameter, offset) for parameter, offset, _ in self._new_casts(call.index, start)]
         if (
-            templates.make(self._recorder, start, {}) != current.forward
+            templates.make(self._log, start, {}) != current.forward
             or self._output(result, source, start) != current.output
             or casts != [(parameter, offset) for parameter, offset, _ in current.casts]
         ):
@@ -143,17 +143,17 @@ class Group:
         forward, output, source = current.forward, current.output, arguments.tensor(current.input_place)
         assert forward is not None and output is not None and isinstance(source, FakeTensor)
         second = current.calls[1].storages
-        parts = self._recorder.parts(second.start, second.stop)
-        first = templates.repeat(self._recorder, forward, parts, _refuse)
+        parts = self._log.parts(second.start, second.stop)
+        first = templates.repeat(self._log, forward, parts, _refuse)
         for parameter, offset, get_cast in current.casts:
             cast = get_cast()
             if cast is None:
                 raise NotRepeatableError("the cast of a weight was removed from the cache")
             copy = templates.new_tensor(templates.form(cast), source)
-            self._recorder.bind(copy, first + offset, copied=cast)
+            self._log.bind(copy, first + offset, copied=cast)
             autocast.cached_casts[id(self._parameters[index][parameter])] = copy
         result = templates.new_tensor(output.form, source)
-        self._recorder.bind(result, first + output.offset)
+        self._log.bind(result, first + output.offset)
         for buffer, is_written in zip(self.blocks[index].buffers(), current.written_buffers, strict=True):
             if is_written:  # the engine copies the buffers that a forward has changed
                 torch.autograd.graph.increment_version(buffer)
@@ -187,14 +187,14 @@ class Group:
         return modes, casts, identical.state(self.blocks[index])
 
     def _storages_since(self, start: int) -> range:
-        return range(start, self._recorder.position().storages)
+        return range(start, self._log.position().storages)
 
     def _output(self, result: Any, source: Tensor, start: Position) -> Output:
         """Return the form of a block's result. Raises NotRepeatableError unless that is one new tensor."""
         leaves, structure = trees.flatten(result)
         places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         values = [leaf for leaf in leaves if not isinstance(leaf, Tensor)]
-        index = self._recorder.storage_index(leaves[places[0]]) if len(places) == 1 else None
+        index = self._log.storage_index(leaves[places[0]]) if len(places) == 1 else None
         if index is None or index < start.storages or not all(isinstance(leaf, PLAIN) for leaf in values):
             raise NotRepeatableError("the result of a block is not one new tensor")
         tensor = leaves[places[0]]
@@ -207,7 +207,7 @@ class Group:
         numbers = {id(parameter): number for number, parameter in enumerate(self._parameters[index])}
         casts = []
         for key, cast in autocast.cached_casts.items():
-            storage = self._recorder.storage_index(cast) if key in numbers else None
+            storage = self._log.storage_index(cast) if key in numbers else None
             if storage is not None and storage >= start.storages:
                 casts.append((numbers[key], storage - start.storages, weakref.ref(cast)))
         return casts

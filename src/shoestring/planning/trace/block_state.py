@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shoestring.planning.trace.recorder import Position, is_simulated
+from shoestring.planning.trace.event_log import Position
+from shoestring.planning.trace.recorder import is_simulated
 from shoestring.planning.trace.templates import Form, Template
 from shoestring.techniques import trees
 

@@ -242,7 +242,7 @@ def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any], *, fo
         host_bytes=recorder.host_bytes,
         **record._asdict(),
     )
-    return two_devices.divided(trace, recorder) if recorder.divides else trace
+    return two_devices.divided(trace, recorder.log) if recorder.log.divides else trace
 
 
 def _add_compiler_bytes(facts: Facts) -> Facts:

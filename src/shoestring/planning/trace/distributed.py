@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from shoestring.base.units import MIB
+from shoestring.planning.trace.event_log import EventLog
 from shoestring.planning.trace.microbatches import Hooks
-from shoestring.planning.trace.recorder import Recorder
 from shoestring.planning.trace.simulated_device import DEVICE
 
 FIRST_BUCKET = MIB
@@ -35,8 +35,8 @@ BROADCASTS_AT_ONCE = 2
 class DistributedReplicas(Hooks):
     """`DistributedDataParallel(model)` with its defaults."""
 
-    def __init__(self, recorder: Recorder, model: nn.Module) -> None:
-        self._recorder = recorder
+    def __init__(self, log: EventLog, model: nn.Module) -> None:
+        self._log = log
         self._buffers = list(model.buffers())
         self._ready: dict[nn.Parameter, None] = {}
         """Parameters in the order in which their gradients became ready."""
@@ -66,7 +66,7 @@ class DistributedReplicas(Hooks):
         self._buckets.clear()
         for group in buckets(parameters, limits):
             self._buckets.append(_flat(group))
-            self._recorder.label(self._buckets[-1:], "gradient buckets")
+            self._log.label(self._buckets[-1:], "gradient buckets")
 
 
 def buckets(tensors: Iterable[Tensor], limits: Sequence[int]) -> list[list[Tensor]]:

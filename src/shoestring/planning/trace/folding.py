@@ -18,7 +18,7 @@ from torch import nn
 
 from shoestring.planning.trace import identical, redirected
 from shoestring.planning.trace.block_calls import Group
-from shoestring.planning.trace.recorder import Recorder
+from shoestring.planning.trace.event_log import EventLog
 from shoestring.planning.trace.templates import NotRepeatableError
 from shoestring.planning.trace.time_steps import Scans
 
@@ -33,10 +33,10 @@ class Folding:
     Without `blocks`, None, nothing is folded.
     """
 
-    def __init__(self, recorder: Recorder, model: nn.Module, blocks: Sequence[nn.Module] | None) -> None:
-        self._recorder = recorder
-        self._groups = [Group(recorder, blocks) for blocks in identical.groups(model, blocks or (), _LEAST_BLOCKS)]
-        self.scans = None if blocks is None else Scans(recorder)
+    def __init__(self, log: EventLog, model: nn.Module, blocks: Sequence[nn.Module] | None) -> None:
+        self._log = log
+        self._groups = [Group(log, blocks) for blocks in identical.groups(model, blocks or (), _LEAST_BLOCKS)]
+        self.scans = None if blocks is None else Scans(log)
         self._is_active = False
 
     @property
@@ -61,7 +61,7 @@ class Folding:
             self._is_active = False
         for group in self._groups:
             group.check_complete()
-        if self._recorder.untracked:
+        if self._log.untracked:
             raise NotRepeatableError("storages of a block remain allocated")
 
     @contextmanager

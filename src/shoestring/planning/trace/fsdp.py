@@ -21,10 +21,10 @@ from torch import Tensor, nn
 
 from shoestring.base.errors import UsageError
 from shoestring.planning.trace import redirected
+from shoestring.planning.trace.event_log import EventLog
 from shoestring.planning.trace.loading import children_first
 from shoestring.planning.trace.microbatches import Hooks
 from shoestring.planning.trace.record import Part
-from shoestring.planning.trace.recorder import Recorder
 from shoestring.planning.trace.simulated_device import DEVICE, tensors
 from shoestring.techniques import offload, trees, whole_weights
 
@@ -35,7 +35,7 @@ class FsdpShards(Hooks):
 
     def __init__(
         self,
-        recorder: Recorder,
+        log: EventLog,
         model: nn.Module,
         blocks: list[nn.Module],
         gpus: int,
@@ -44,16 +44,16 @@ class FsdpShards(Hooks):
         on_host: bool = False,
     ) -> None:
         self.used = dict[str, bool]()
-        recorder.erase([*model.parameters(), *model.buffers()])
+        log.erase([*model.parameters(), *model.buffers()])
         self._model, self._reshards = model, reshard_after_forward
         self._own_rows: dict[nn.Parameter, nn.Parameter] = {}
-        self._shared = _SharedState(recorder, gpus, on_host=on_host)
+        self._shared = _SharedState(log, gpus, on_host=on_host)
         self._has_gathered_each = False
         self._blocks: list[tuple[nn.Module, _Group]] = []
         loaded_tensors: set[Tensor] = set()
         for block in blocks:
-            self._blocks.append((block, _Group(self._load(recorder, block, loaded_tensors), self._shared)))
-        self._root = _Group(self._load(recorder, model, loaded_tensors), self._shared)
+            self._blocks.append((block, _Group(self._load(log, block, loaded_tensors), self._shared)))
+        self._root = _Group(self._load(log, model, loaded_tensors), self._shared)
 
     def attach(self) -> None:
         """Let calls of the model and its blocks gather the weights; outside of updates its parameters are the shards.
@@ -67,9 +67,7 @@ class FsdpShards(Hooks):
         self._model.register_forward_hook(lambda *_: self._shared.free_all_gather_buffer())
         self._register(self._own_rows)
 
-    def _load(
-        self, recorder: Recorder, module: nn.Module, loaded_tensors: set[Tensor]
-    ) -> dict[nn.Parameter, nn.Parameter]:
+    def _load(self, log: EventLog, module: nn.Module, loaded_tensors: set[Tensor]) -> dict[nn.Parameter, nn.Parameter]:
         """Move tensors that are not `loaded_tensors` to the device, and replace parameters by their shards.
 
         `fully_shard` moves all of a module's parameters and buffers first (`_fsdp_init.py: _move_states_to_device`),
@@ -78,12 +76,12 @@ class FsdpShards(Hooks):
         modules = list(children_first(module))
         parameters = _new((p for m in modules for p in m.parameters(recurse=False)), loaded_tensors)
         for parameter in parameters:
-            recorder.revive(parameter, _size(parameter), "loading copies")
+            log.revive(parameter, _size(parameter), "loading copies")
         for buffer in _new((b for m in modules for b in m.buffers(recurse=False)), loaded_tensors):
-            recorder.revive(buffer, _size(buffer), "buffers")
+            log.revive(buffer, _size(buffer), "buffers")
         shards = {parameter: self._shared.shard(parameter) for parameter in parameters}
         for parameter in parameters:
-            recorder.release(parameter)
+            log.release(parameter)
         self._own_rows |= shards
         return shards
 
@@ -169,8 +167,8 @@ class _SharedState:
     """State that all groups share: the number of GPUs, the memory of the shards, the buffers that outlive a block, the
     order of forward."""
 
-    def __init__(self, recorder: Recorder, gpus: int, *, on_host: bool) -> None:
-        self.recorder = recorder
+    def __init__(self, log: EventLog, gpus: int, *, on_host: bool) -> None:
+        self.log = log
         self.gpus, self.on_host = gpus, on_host
         self.keeps_gathered = False
         """Whether blocks leave their weights gathered after forward."""
@@ -187,14 +185,14 @@ class _SharedState:
         """Return the shard of the first GPU, whose part of the rows is the largest."""
         rows, *row_shape = parameter.shape or (1,)
         shard = torch.empty(-(-rows // self.gpus), *row_shape, dtype=parameter.dtype, device=DEVICE)
-        self.recorder.label([shard], "loading copies" if self.on_host else "weights")
+        self.log.label([shard], "loading copies" if self.on_host else "weights")
         if self.on_host:
             shard = shard.to(offload.HOST)
         return nn.Parameter(shard, requires_grad=parameter.requires_grad)
 
     def allocate_buffer(self, size: int, part: Part) -> Tensor:
         buffer = torch.empty(size, dtype=torch.uint8, device=DEVICE)
-        self.recorder.label([buffer], part)
+        self.log.label([buffer], part)
         return buffer
 
 
@@ -226,7 +224,7 @@ class _Group:
         """Start to gather: allocate the buffer that receives all GPUs' shards."""
         if self._shards and not self._is_gathered and self._prefetched is None:
             copies = [shard.to(DEVICE) for shard in self._shards.values()] if self._shared.on_host else []
-            self._shared.recorder.label(copies, part)
+            self._shared.log.label(copies, part)
             self._prefetched = self._shared.allocate_buffer(sum(self._bytes.values()), part)
 
     def gather(self) -> None:
@@ -235,7 +233,7 @@ class _Group:
         if self._prefetched is None:
             return
         for parameter, size in self._bytes.items():
-            self._shared.recorder.revive(parameter, size, "gathered weights")
+            self._shared.log.revive(parameter, size, "gathered weights")
         if self.state == "forward":
             # Not earlier: `wait_for_unshard` references the previous buffer until it returns.
             self._shared.all_gather_buffer = self._prefetched
@@ -245,7 +243,7 @@ class _Group:
         """Free the whole weights, so that only this GPU's shards remain."""
         if self._is_gathered:
             for parameter in self._shards:
-                self._shared.recorder.release(parameter)
+                self._shared.log.release(parameter)
         self._is_gathered = False
 
     def finish_forward(self) -> None:
@@ -277,7 +275,7 @@ class _Group:
         buffer = self._shared.allocate_buffer(buffer_bytes, "reduce-scatter buffers")
         gradients.clear()
         received = torch.empty(sum(shard.numel() for shard in shards), dtype=shards[0].dtype, device=DEVICE)
-        self._shared.recorder.label([received], "gradients")
+        self._shared.log.label([received], "gradients")
         for shard, piece in zip(shards, received.split([shard.numel() for shard in shards]), strict=True):
             gradient = piece.view(shard.shape).to(shard.device)
             if shard.grad is None:

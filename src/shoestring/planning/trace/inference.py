@@ -11,6 +11,7 @@ from torch import nn
 
 from shoestring.base.settings import Settings
 from shoestring.planning.trace import attention, autocast, determinism, offloading, python_calls, simulated_device
+from shoestring.planning.trace.event_log import EventLog
 from shoestring.planning.trace.record import Event, Storage
 from shoestring.planning.trace.recorder import Recorder
 from shoestring.recipe.generation import Step
@@ -47,37 +48,37 @@ def run(
     with (
         simulated_device.fake_mode(),
         recorder,
-        python_calls.counting(recorder.count_python_calls),
+        python_calls.counting(recorder.log.count_python_calls),
         memory_format.reshaping_views(settings.memory_format),
         determinism.deterministic_operators() if capability is not None else nullcontext(),
     ):
-        recorder.mark("model", 0)
-        offloading.move(recorder, model, loaded.parts, settings.replace(offload="no"))
+        recorder.log.mark("model", 0)
+        offloading.move(recorder.log, model, loaded.parts, settings.replace(offload="no"))
         fp32_modules.apply(model, settings.fp32_modules)
-        recorder.label(model.parameters(), "weights")
-        recorder.label(model.buffers(), "buffers")
+        recorder.log.label(model.parameters(), "weights")
+        recorder.log.label(model.buffers(), "buffers")
         device_batch: Any = None
         with ExitStack() as stack:
             if work == "evaluation":  # which has one autocast region for all batches: it keeps the casts of weights
                 stack.enter_context(_inference(model, settings))
             for number in range(2):
-                recorder.mark("forward", number)
+                recorder.log.mark("forward", number)
                 if work == "evaluation":
                     # The previous batch is replaced once the next one is on the device.
-                    device_batch = _move(recorder, batch, settings)
-                    _run(recorder, steps(model, device_batch))
+                    device_batch = _move(recorder.log, batch, settings)
+                    _run(recorder.log, steps(model, device_batch))
                 else:
-                    run_steps(recorder, steps, model, batch, settings)
+                    run_steps(recorder.log, steps, model, batch, settings)
             del device_batch
-        recorder.mark("end", 1)
-        return recorder.record()
+        recorder.log.mark("end", 1)
+        return recorder.log.record()
 
 
-def run_steps(recorder: Recorder, steps: Steps, model: nn.Module, batch: Any, settings: Settings) -> None:
+def run_steps(log: EventLog, steps: Steps, model: nn.Module, batch: Any, settings: Settings) -> None:
     """Run the steps in evaluation mode without gradients, with `batch` moved to the simulated device."""
-    device_batch = _move(recorder, batch, settings)
+    device_batch = _move(log, batch, settings)
     with _inference(model, settings):
-        _run(recorder, steps(model, device_batch))
+        _run(log, steps(model, device_batch))
 
 
 @contextmanager
@@ -92,18 +93,18 @@ def _inference(model: nn.Module, settings: Settings) -> Iterator[None]:
         module.training = mode
 
 
-def _move(recorder: Recorder, batch: Any, settings: Settings) -> Any:
+def _move(log: EventLog, batch: Any, settings: Settings) -> Any:
     device_batch = simulated_device.move_batch(batch, settings.memory_format)
-    recorder.label(nested.tensors(device_batch), "batch")
+    log.label(nested.tensors(device_batch), "batch")
     return device_batch
 
 
-def _run(recorder: Recorder, steps: Iterable[Any]) -> None:
+def _run(log: EventLog, steps: Iterable[Any]) -> None:
     """Run the steps, each of which yields the tensors that it keeps for the next one."""
     for step in steps:
-        recorder.label(simulated_device.tensors(step.state if isinstance(step, Step) else step), "KV cache")
+        log.label(simulated_device.tensors(step.state if isinstance(step, Step) else step), "KV cache")
         if isinstance(step, Step):
-            recorder.mark_step(step.times)
+            log.mark_step(step.times)
         # The next step replaces one tensor after another; a reference here would keep both alive.
         del step
 

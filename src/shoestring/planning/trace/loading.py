@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from shoestring.planning.trace import attention, recurrent
-from shoestring.planning.trace.recorder import Recorder
+from shoestring.planning.trace.event_log import EventLog
 from shoestring.planning.trace.simulated_device import DEVICE, allocate_like
 from shoestring.techniques.nf4 import Nf4Linear
 
@@ -25,7 +25,7 @@ _16_BIT = torch.float16
 
 
 def move_model(
-    recorder: Recorder,
+    log: EventLog,
     model: nn.Module,
     copy: Callable[[Tensor], Tensor] = allocate_like,
     *,
@@ -38,11 +38,11 @@ def move_model(
     (`from_host` false), all of them are there from the start, as the model was built there. On a GPU the weights of a
     recurrent layer are copied to one buffer if it `flattens` them.
     """
-    move_modules(recorder, [*children_first(model)], Copies(copy), from_host=from_host, flattens=flattens)
+    move_modules(log, [*children_first(model)], Copies(copy), from_host=from_host, flattens=flattens)
 
 
 def move_modules(
-    recorder: Recorder,
+    log: EventLog,
     modules: Sequence[nn.Module],
     copies: Copies,
     *,
@@ -54,17 +54,17 @@ def move_modules(
     unpacked: dict[nn.Module, Tensor] = {}
     if not from_host:
         layers = (module for module in modules if isinstance(module, Nf4Linear))
-        unpacked = {layer: _unpacked_weight(recorder, layer, copies.device) for layer in layers}
+        unpacked = {layer: _unpacked_weight(log, layer, copies.device) for layer in layers}
     for module in modules:
         if from_host and isinstance(module, Nf4Linear):
-            unpacked[module] = _unpacked_weight(recorder, module, copies.device)
+            unpacked[module] = _unpacked_weight(log, module, copies.device)
         copies.replace_all(module)
         unpacked.pop(module, None)
         if is_gpu and flattens:
-            recurrent.flatten(recorder, module)
+            recurrent.flatten(log, module)
 
 
-def load_with_transformers(recorder: Recorder, model: nn.Module) -> None:
+def load_with_transformers(log: EventLog, model: nn.Module) -> None:
     """Load a 4-bit model with adapters as `from_pretrained`, `prepare_model_for_kbit_training` and `get_peft_model` do.
 
     The order is that of transformers 5.17 (`core_model_loading.py`; `modeling_utils.py: caching_allocator_warmup`
@@ -77,20 +77,20 @@ def load_with_transformers(recorder: Recorder, model: nn.Module) -> None:
         path, _, own_name = name.rpartition(".")
         group = adapters if parameter.requires_grad else frozen
         group[_original_name(name)] = _Slot(model.get_submodule(path), own_name)
-    warm_up = _allocate(recorder, (sum(slot.loaded_bytes for slot in frozen.values()) // _16_BIT.itemsize,))
+    warm_up = _allocate(log, (sum(slot.loaded_bytes for slot in frozen.values()) // _16_BIT.itemsize,))
     del warm_up
     in_16_bits: dict[str, Tensor] = {}
     for name in sorted(frozen, key=_natural_order):
         slot = frozen[name]
         if slot.is_packed:
-            unpacked = _unpacked_weight(recorder, slot.module)
+            unpacked = _unpacked_weight(log, slot.module)
             copies.replace(*slot)
             copies.replace_buffers(slot.module)
             del unpacked
         else:
-            in_16_bits[name] = _allocate(recorder, slot.shape)
+            in_16_bits[name] = _allocate(log, slot.shape)
     _cast_to_fp32(frozen, in_16_bits, copies)
-    in_16_bits |= {name: _allocate(recorder, slot.shape) for name, slot in adapters.items()}
+    in_16_bits |= {name: _allocate(log, slot.shape) for name, slot in adapters.items()}
     _cast_to_fp32(adapters, in_16_bits, copies)
     for module in children_first(model):
         copies.replace_all(module)
@@ -187,14 +187,14 @@ def children_first(module: nn.Module) -> Iterator[nn.Module]:
     yield module
 
 
-def _unpacked_weight(recorder: Recorder, layer: nn.Module, device: torch.device | str = DEVICE) -> Tensor:
+def _unpacked_weight(log: EventLog, layer: nn.Module, device: torch.device | str = DEVICE) -> Tensor:
     assert isinstance(layer, Nf4Linear)
-    return _allocate(recorder, (layer.out_features, layer.in_features), layer.unpacked, device)
+    return _allocate(log, (layer.out_features, layer.in_features), layer.unpacked, device)
 
 
 def _allocate(
-    recorder: Recorder, shape: tuple[int, ...], dtype: torch.dtype = _16_BIT, device: torch.device | str = DEVICE
+    log: EventLog, shape: tuple[int, ...], dtype: torch.dtype = _16_BIT, device: torch.device | str = DEVICE
 ) -> Tensor:
     tensor = torch.empty(shape, dtype=dtype, device=device)
-    recorder.label([tensor], "loading copies")
+    log.label([tensor], "loading copies")
     return tensor

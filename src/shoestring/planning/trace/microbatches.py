@@ -10,8 +10,8 @@ from torch import nn
 
 from shoestring.base.settings import Settings
 from shoestring.planning.trace import simulated_device
+from shoestring.planning.trace.event_log import EventLog
 from shoestring.planning.trace.folding import Folding
-from shoestring.planning.trace.recorder import Recorder
 from shoestring.techniques import nested
 from shoestring.training.engine.update import Microbatch, Weight, Work
 
@@ -41,11 +41,11 @@ class Microbatches:
     folding: Folding
     hooks: Hooks
 
-    def __init__(self, recorder: Recorder, batch: Any, settings: Settings, count: int) -> None:
+    def __init__(self, log: EventLog, batch: Any, settings: Settings, count: int) -> None:
         """`folding` and `hooks` have to be set before the first update."""
         assert settings.micro_batch is not None
         self.size, self.count = settings.micro_batch, count
-        self._recorder, self._batch, self._settings = recorder, batch, settings
+        self._log, self._batch, self._settings = log, batch, settings
         self._position = (0, 0)
         self._is_computed = False
         """Whether the loss of the current microbatch has been computed."""
@@ -53,7 +53,7 @@ class Microbatches:
     def begin_update(self, model: nn.Module, number: int) -> None:
         """Mark the beginning of an update, which may allocate buffers before its first microbatch."""
         self._model, self._position = model, (number, -1)
-        self._recorder.mark("forward", number, 0)
+        self._log.mark("forward", number, 0)
 
     def by_shard(self, shards: Iterable[int], *, exchanges: bool) -> Iterator[tuple[int, Iterable[tuple[Any, int]]]]:
         """Yield the logical `shards` of an update that has begun, each with its microbatches, and mark what follows."""
@@ -70,22 +70,22 @@ class Microbatches:
             number, index = self._position
             self._position = number, index + 1
             if index < 0:
-                self._recorder.end_preparation()
+                self._log.end_preparation()
                 self.hooks.before_update()
             else:
-                self._recorder.mark("forward", *self._position)
+                self._log.mark("forward", *self._position)
             self._is_computed = False
             yield self._on_device(), self.size
 
     def _on_device(self) -> Any:
         device_batch = simulated_device.move_batch(self._batch, self._settings.memory_format)
-        self._recorder.label(nested.tensors(device_batch), "batch")
+        self._log.label(nested.tensors(device_batch), "batch")
         return device_batch
 
     def begin_backward(self) -> None:
         """The forward pass of the current microbatch and its loss are computed."""
         self._is_computed = True
-        self._recorder.mark("backward", *self._position)
+        self._log.mark("backward", *self._position)
         self.hooks.before_backward()
 
     @contextmanager
@@ -95,10 +95,10 @@ class Microbatches:
         """
         number, index = self._position
         is_last = self._is_computed
-        self._recorder.mark("backward", number, index if is_last else index - 1)
+        self._log.mark("backward", number, index if is_last else index - 1)
         yield
         if not is_last:
-            self._recorder.mark("forward", number, index)
+            self._log.mark("forward", number, index)
 
     def run(self, work: Work, batch: Any, expected: Weight | None, key: Hashable) -> Microbatch:  # noqa: ARG002
         """Run forward and backward of a microbatch, as a runner of the engine."""
@@ -106,9 +106,9 @@ class Microbatches:
         with self.folding.microbatch():
             result = work(batch, expected)
             self.hooks.after_backward()
-        self._recorder.label((parameter.grad for parameter in self._model.parameters()), "gradients")
+        self._log.label((parameter.grad for parameter in self._model.parameters()), "gradients")
         return result
 
     def mark(self, phase: Any) -> None:
         """Mark that the current update has come to its exchange or its optimizer's step."""
-        self._recorder.mark(phase, self._position[0])
+        self._log.mark(phase, self._position[0])

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from shoestring.base.settings import Settings
 from shoestring.planning.trace import loading, redirected, simulated_device
+from shoestring.planning.trace.event_log import EventLog
 from shoestring.planning.trace.record import BlockUse, Event, Op, Phase
-from shoestring.planning.trace.recorder import Recorder
 from shoestring.techniques import checkpointing, nf4, offload
 from shoestring.techniques.streaming import placement
 from shoestring.techniques.streaming.host_weights import HostWeights, Layout
@@ -26,7 +26,7 @@ from shoestring.techniques.streaming.slots import make_slots
 from shoestring.techniques.streaming.tensors import Streamed, parts, streamed_tensors, with_parts
 
 
-def move(recorder: Recorder, model: nn.Module, recipe: Any, settings: Settings, *, from_host: bool = True) -> None:
+def move(log: EventLog, model: nn.Module, recipe: Any, settings: Settings, *, from_host: bool = True) -> None:
     """Move the model's weights to the simulated device, except those that `offload` or `streamed_blocks` keep in host
     memory.
 
@@ -35,10 +35,10 @@ def move(recorder: Recorder, model: nn.Module, recipe: Any, settings: Settings, 
     Raises UsageError if the model has no blocks, or not those that the settings need.
     """
     if settings.streamed_blocks:
-        _stream(recorder, model, recipe, settings.streamed_blocks, from_host=from_host)
+        _stream(log, model, recipe, settings.streamed_blocks, from_host=from_host)
         return
     if settings.offload != "parameters":
-        loading.move_model(recorder, model, from_host=from_host)
+        loading.move_model(log, model, from_host=from_host)
         return
     blocks = checkpointing.blocks(model, recipe)
     host_parameters = {id(parameter) for parameter in offload.block_parameters_on_host(model, blocks)}
@@ -48,21 +48,19 @@ def move(recorder: Recorder, model: nn.Module, recipe: Any, settings: Settings, 
             return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=offload.HOST)
         return simulated_device.allocate_like(tensor)
 
-    loading.move_model(recorder, model, copy_to_its_device)
-    offload.copy_weights_on_use(
-        blocks, simulated_device.DEVICE, on_copy=lambda weight: recorder.label([weight], "weights")
-    )
+    loading.move_model(log, model, copy_to_its_device)
+    offload.copy_weights_on_use(blocks, simulated_device.DEVICE, on_copy=lambda weight: log.label([weight], "weights"))
 
 
-def _stream(recorder: Recorder, model: nn.Module, recipe: Any, count: int, *, from_host: bool) -> None:
+def _stream(log: EventLog, model: nn.Module, recipe: Any, count: int, *, from_host: bool) -> None:
     """Stream blocks as `placement.stream` does: first each of them, then the slots, then all other weights."""
     blocks, tensors = placement.choose(model, recipe, count)
     device = torch.device(simulated_device.DEVICE)
-    move_streamed(recorder, [*loading.children_first(model)], blocks, tensors, device, from_host=from_host)
+    move_streamed(log, [*loading.children_first(model)], blocks, tensors, device, from_host=from_host)
 
 
 def move_streamed(
-    recorder: Recorder,
+    log: EventLog,
     modules: Sequence[nn.Module],
     blocks: Sequence[nn.Module],
     tensors: Sequence[list[Streamed]],
@@ -89,18 +87,18 @@ def move_streamed(
 
     copies, weights = loading.Copies(copy_to_its_device, *earlier, device=device), list[HostWeights]()
     for block, own in zip(blocks, tensors, strict=True):
-        loading.move_modules(recorder, [*loading.children_first(block)], copies, from_host=from_host)
+        loading.move_modules(log, [*loading.children_first(block)], copies, from_host=from_host)
         copies.forget([streamed.value for streamed in own])
         weights.append(HostWeights(own, lambda size: torch.empty(size, dtype=torch.uint8, device=offload.HOST)))
     slots = make_slots(placement.slot_sizes(weights), device) if weights else []
-    recorder.label([slot.buffer for slot in slots], "weights")
+    log.label([slot.buffer for slot in slots], "weights")
     for number, own_weights in enumerate(weights):
         views = own_weights.layout.views(slots[number % len(slots)].buffer)
         for streamed, own_views in own_weights.by_tensor(views):
             streamed.set(with_parts(streamed.value, own_views))
     streamed_modules = {module for block in blocks for module in block.modules()}
     remaining = [module for module in modules if module not in streamed_modules]
-    loading.move_modules(recorder, remaining, copies, from_host=from_host)
+    loading.move_modules(log, remaining, copies, from_host=from_host)
     return copies
 
 
@@ -121,24 +119,24 @@ class StreamableBlocks:
         self.bytes = tuple(_copied_bytes(own) for _, own in self._blocks)
 
     @contextmanager
-    def observed(self, recorder: Recorder) -> Iterator[None]:
+    def observed(self, log: EventLog) -> Iterator[None]:
         """Note the calls of the blocks in the context, in the first forward of the second update."""
         kinds = [(block, type(block)) for block, _ in self._blocks]
         for number, (block, _) in enumerate(self._blocks):
-            redirected.redirect(block, self._noting(recorder, number))
+            redirected.redirect(block, self._noting(log, number))
         try:
             yield
         finally:
             for block, kind in kinds:
                 block.__class__ = kind
 
-    def _noting(self, recorder: Recorder, number: int) -> Callable[[Callable[..., Any], Any, Any], Any]:
+    def _noting(self, log: EventLog, number: int) -> Callable[[Callable[..., Any], Any, Any], Any]:
         def call(run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-            if recorder.phase != NOTED:
+            if log.phase != NOTED:
                 return run(*args, **kwargs)
-            start = recorder.position().events
+            start = log.position().events
             result = run(*args, **kwargs)
-            self._calls.append((number, start, recorder.position().events))
+            self._calls.append((number, start, log.position().events))
             return result
 
         return call

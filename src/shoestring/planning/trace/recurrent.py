@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import register_flop_formula
 
 from shoestring.planning.trace.attention import CAPABILITY
+from shoestring.planning.trace.event_log import EventLog
 from shoestring.planning.trace.simulated_device import DEVICE, KEY
 
 _LAYERS = {"lstm.input": (4, 6), "gru.input": (3, 5), "rnn_tanh.input": (1, 2), "rnn_relu.input": (1, 2)}
@@ -55,7 +56,7 @@ def launches(sequence: Tensor, states: list[Tensor], *_: Any) -> int:
     return sequence.shape[0] * 2 * states[0].shape[0]
 
 
-def flatten(recorder: Any, module: nn.Module) -> None:
+def flatten(log: EventLog, module: nn.Module) -> None:
     """Record that the weights of a recurrent layer, which are on the device, are copied to one buffer and freed."""
     if not isinstance(module, nn.RNNBase):
         return
@@ -64,11 +65,11 @@ def flatten(recorder: Any, module: nn.Module) -> None:
     if is_shared or any(weight.device.type != DEVICE for weight in weights):
         return
     buffer = _buffer(weights)
-    recorder.label([buffer], "weights")
+    log.label([buffer], "weights")
     for holder in (module, *weights):
         vars(holder)[_BUFFER] = buffer
     for weight in weights:
-        recorder.release(weight)
+        log.release(weight)
 
 
 _BUFFER = "_simulated_buffer"

@@ -17,11 +17,11 @@ from torch.optim import Optimizer
 from shoestring.base.settings import Precision, Settings
 from shoestring.planning.trace import loading, offloading, two_devices
 from shoestring.planning.trace.distributed import DistributedReplicas
+from shoestring.planning.trace.event_log import EventLog
 from shoestring.planning.trace.folding import Folding
 from shoestring.planning.trace.fsdp import FsdpShards
 from shoestring.planning.trace.loading import Loading
 from shoestring.planning.trace.microbatches import Hooks, Microbatches
-from shoestring.planning.trace.recorder import Recorder
 from shoestring.planning.trace.simulated_device import DEVICE
 from shoestring.planning.trace.traced_precision import traced_precision
 from shoestring.planning.trace.traced_ranks import TracedRanks
@@ -44,13 +44,13 @@ def traced_shards(settings: Settings, gpus: int, *, torch_ddp: bool) -> int:
 
 
 class SimulatedPlace:
-    """A simulated device, whose memory `recorder` records."""
+    """A simulated device, whose memory `log` records."""
 
     device = torch.device(DEVICE)
 
     def __init__(
         self,
-        recorder: Recorder,
+        log: EventLog,
         model: nn.Module,
         settings: Settings,
         microbatches: Microbatches,
@@ -63,7 +63,7 @@ class SimulatedPlace:
         folds: bool,
     ) -> None:
         """`model` is the adapted model in host memory. Calls of its blocks are redirected until `stack` is closed."""
-        self._recorder, self._model, self._microbatches, self._stack = recorder, model, microbatches, stack
+        self._log, self._model, self._microbatches, self._stack = log, model, microbatches, stack
         self._is_gpu, self._torch_ddp, self._way_of_loading = is_gpu, torch_ddp, way_of_loading
         self._folds = folds and settings.offload == "no" and not torch_ddp and not settings.is_pipeline
         self._gpus = gpus
@@ -88,11 +88,11 @@ class SimulatedPlace:
         if is_by_engine and settings.offload != "parameters":
             self.streamable = offloading.StreamableBlocks(model, loaded.parts)
         if settings.is_pipeline:
-            two_devices.move(self._recorder, model, loaded.parts, settings, self._microbatches)
+            two_devices.move(self._log, model, loaded.parts, settings, self._microbatches)
         elif self._way_of_loading == "transformers":
-            loading.load_with_transformers(self._recorder, model)
+            loading.load_with_transformers(self._log, model)
         else:
-            offloading.move(self._recorder, model, loaded.parts, settings, from_host=self._is_gpu)
+            offloading.move(self._log, model, loaded.parts, settings, from_host=self._is_gpu)
         if self.streamable:
             self.streamable.measure()
         self._label(model)
@@ -102,10 +102,10 @@ class SimulatedPlace:
 
     def divide(self, model: nn.Module, blocks: list[nn.Module], settings: Settings) -> Any:
         # FSDP2 moves parameters, not layers.
-        loading.move_model(self._recorder, model, from_host=self._is_gpu, flattens=False)
+        loading.move_model(self._log, model, from_host=self._is_gpu, flattens=False)
         self._label(model)
         self.hooks = FsdpShards(
-            self._recorder,
+            self._log,
             model,
             blocks,
             self._gpus,
@@ -132,17 +132,17 @@ class SimulatedPlace:
 
     def _label(self, model: nn.Module) -> None:
         self.parameters = list(model.parameters())
-        self._recorder.label(self.parameters, "weights")
-        self._recorder.label(model.buffers(), "buffers")
+        self._log.label(self.parameters, "weights")
+        self._log.label(model.buffers(), "buffers")
 
     def _observe(self, model: nn.Module, blocks: list[nn.Module]) -> None:
         """Fold the blocks of a model that all techniques have been applied to, and attach what gathers its weights."""
-        self._microbatches.folding = Folding(self._recorder, model, blocks if self._folds else None)
+        self._microbatches.folding = Folding(self._log, model, blocks if self._folds else None)
         self._stack.enter_context(self._microbatches.folding.attached())
         if self.streamable:
-            self._stack.enter_context(self.streamable.observed(self._recorder))
+            self._stack.enter_context(self.streamable.observed(self._log))
         if self._torch_ddp and self._gpus > 1:
-            self.hooks = DistributedReplicas(self._recorder, model)
+            self.hooks = DistributedReplicas(self._log, model)
         if isinstance(self.hooks, FsdpShards):
             self.hooks.attach()
         self._microbatches.hooks = self.hooks
@@ -152,7 +152,7 @@ class SimulatedPlace:
         return TracedRanks(rank, size, on_exchange=self._label_buckets, on_step=self._mark_step)
 
     def _label_buckets(self, tensors: Sequence[Tensor]) -> None:
-        self._recorder.label(tensors, "gradient buckets")  # those that are no gradients or weights
+        self._log.label(tensors, "gradient buckets")  # those that are no gradients or weights
 
     def _mark_step(self) -> None:
         self._microbatches.mark("optimizer")

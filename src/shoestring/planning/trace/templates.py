@@ -11,8 +11,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._mode_utils import no_dispatch
 
+from shoestring.planning.trace.event_log import EventLog, Position
 from shoestring.planning.trace.record import Alloc, Free, Op, Part
-from shoestring.planning.trace.recorder import Position, Recorder
 
 
 class NotRepeatableError(Exception):
@@ -53,7 +53,7 @@ class Template:
     """The new storages that are not freed."""
 
 
-def make(recorder: Recorder, start: Position, roles: Mapping[int, Role]) -> Template:
+def make(log: EventLog, start: Position, roles: Mapping[int, Role]) -> Template:
     """Return the template of the events since `start`; `roles` are those of earlier storages by their index.
 
     Raises NotRepeatableError if a storage without a role is freed.
@@ -62,7 +62,7 @@ def make(recorder: Recorder, start: Position, roles: Mapping[int, Role]) -> Temp
     steps: list[Alloc | Free | Op | Released] = []
     survivors = set()
     pending, pending_python = start.calls, start.python_calls
-    for event in recorder.events_since(start):
+    for event in log.events_since(start):
         match event:
             case Alloc(storage):
                 steps.append(Alloc(storage - first))
@@ -82,17 +82,17 @@ def make(recorder: Recorder, start: Position, roles: Mapping[int, Role]) -> Temp
                 pending = pending_python = 0
             case _:
                 raise NotRepeatableError("a phase begins inside of a block")
-    end = recorder.position()
-    sizes = tuple(recorder.sizes(first, end.storages))
+    end = log.position()
+    sizes = tuple(log.sizes(first, end.storages))
     calls, python_calls = end.calls - pending, end.python_calls - pending_python
     return Template(tuple(steps), sizes, calls, python_calls, frozenset(survivors))
 
 
-def repeat(recorder: Recorder, template: Template, parts: list[Part | None], free: Callable[[Released], None]) -> int:
+def repeat(log: EventLog, template: Template, parts: list[Part | None], free: Callable[[Released], None]) -> int:
     """Record the template's events again and return the index of the first new storage."""
-    first = recorder.repeat(template.steps, list(template.sizes), parts, free)
-    recorder.count_calls(template.calls)
-    recorder.count_python_calls(template.python_calls)
+    first = log.repeat(template.steps, list(template.sizes), parts, free)
+    log.count_calls(template.calls)
+    log.count_python_calls(template.python_calls)
     return first
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from shoestring.planning.trace import templates
-from shoestring.planning.trace.recorder import Position, Recorder
+from shoestring.planning.trace.event_log import EventLog, Position
 from shoestring.planning.trace.templates import NotRepeatableError, Released, Role, Template
 
 MODULES = tuple(
@@ -41,12 +41,12 @@ _LEAST = 2 * (_FIRST + _LAST)
 class Scans:
     """Folds the scans of `modules` in the microbatches that run in the context `microbatch`."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, log: EventLog) -> None:
         self.count = 0
         """The number of time steps that were folded."""
         self.problem: NotRepeatableError | None = None
         """What went wrong in backward, where an exception may abort the process."""
-        self._recorder = recorder
+        self._log = log
         self._loops: list[_Loop] = []
         self._is_active = False
 
@@ -82,7 +82,7 @@ class Scans:
         is_loop = not frame.f_code.co_name.startswith("<")  # the results of a comprehension cannot be completed
         if not self._is_active or not is_loop or len(indices) < _LEAST or _is_recomputed():
             return indices
-        loop = _Loop(self, self._recorder, frame)
+        loop = _Loop(self, self._log, frame)
         self._loops.append(loop)
         return loop.run(indices)
 
@@ -107,8 +107,8 @@ class _Step:
 class _Loop:
     """A scan in progress."""
 
-    def __init__(self, scans: Scans, recorder: Recorder, frame: FrameType) -> None:
-        self._scans, self._recorder = scans, recorder
+    def __init__(self, scans: Scans, log: EventLog, frame: FrameType) -> None:
+        self._scans, self._log = scans, log
         self._frame: FrameType | None = frame
         self._lengths: dict[int, int] = {}
         self._storages: dict[int, range] = {}
@@ -139,7 +139,7 @@ class _Loop:
                         step.grown.clear()
                 if self._skipped and _FIRST <= number < len(indices) - _LAST:
                     continue
-                start = self._recorder.position()
+                start = self._log.position()
                 yield index
                 last = self._finish(number, start, self._previous(last))
                 if number < _FIRST:
@@ -162,9 +162,9 @@ class _Loop:
 
     def _finish(self, number: int, start: Position, previous: range) -> _Step:
         """Return what a step was that has ended, and watch its backward."""
-        storages = range(start.storages, self._recorder.position().storages)
+        storages = range(start.storages, self._log.position().storages)
         roles: dict[int, Role] = {storage: ("previous", storage - previous.start) for storage in previous}
-        template = _template(self._recorder, start, roles)
+        template = _template(self._log, start, roles)
         self._storages[number] = storages
         assert self._frame is not None
         names = self._frame.f_locals
@@ -192,19 +192,19 @@ class _Loop:
             return
         self._scans.count += count
         released = [step.role[1] for step in template.steps if isinstance(step, Released)]
-        parts = self._recorder.parts(last.storages.start, last.storages.stop)
+        parts = self._log.parts(last.storages.start, last.storages.stop)
         previous = last.storages.start
         for number in builtins.range(count):
-            free = self._recorder.free_live if number == 0 else self._recorder.free_untracked
-            first = templates.repeat(self._recorder, template, parts, _freeing(free, previous))
+            free = self._log.free_live if number == 0 else self._log.free_untracked
+            first = templates.repeat(self._log, template, parts, _freeing(free, previous))
             for values, tensor, offset in self._appended(last, places):
                 copy = templates.new_tensor(templates.form(tensor), tensor)
-                self._recorder.bind(copy, first + offset)
+                self._log.bind(copy, first + offset)
                 values.append(copy)
             self._skipped.append(first)
             previous = first
         for place in released:
-            self._recorder.rename(last.storages.start + int(place), previous + int(place))
+            self._log.rename(last.storages.start + int(place), previous + int(place))
         self._lengths = {id(values): len(values) for values in self._lists()}
 
     def _lists(self) -> list[list[Any]]:
@@ -219,7 +219,7 @@ class _Loop:
         """Return the numbers of the storages of what the step has appended to lists; None if they are not its own."""
         places = []
         for tensor in chain.from_iterable(step.grown.values()):
-            index = self._recorder.storage_index(tensor) if isinstance(tensor, FakeTensor) else None
+            index = self._log.storage_index(tensor) if isinstance(tensor, FakeTensor) else None
             if index is None or index not in step.storages:
                 return None
             places.append(index - step.storages.start)
@@ -248,11 +248,11 @@ class _Loop:
             is_next = later == number + 1 or (number == _FIRST - 1 and later == min(self._later_steps()))
             if not is_next:
                 raise NotRepeatableError("time steps have their backward in another order")
-            self._backward.append(_template(self._recorder, start, self._backward_roles(later)))
-            self._carried = range(start.storages, self._recorder.position().storages)
+            self._backward.append(_template(self._log, start, self._backward_roles(later)))
+            self._carried = range(start.storages, self._log.position().storages)
             if number == _FIRST - 1:
                 self._repeat_backward(start)
-        self._running = number, self._recorder.position()
+        self._running = number, self._log.position()
 
     def _later_steps(self) -> list[int]:
         """Return the numbers of the steps that ran after the gap."""
@@ -280,28 +280,26 @@ class _Loop:
                 offsets[step.role[0]].append(int(step.role[1]))
         if template.survivors != set(offsets["carried"]):
             raise NotRepeatableError("storages of the backward of a time step are not freed")
-        recorder, before = self._recorder, self._storages[_FIRST - 1].start
+        log, before = self._log, self._storages[_FIRST - 1].start
         # The step after the gap has freed tensors of the step before it, in place of those of the last skipped one.
-        recorder.exchange_frees(start, {before + offset: self._skipped[-1] + offset for offset in offsets["earlier"]})
+        log.exchange_frees(start, {before + offset: self._skipped[-1] + offset for offset in offsets["earlier"]})
         previous, first_storages = self._carried.start, [before, *self._skipped]
         for index in reversed(builtins.range(1, len(first_storages))):
             is_first, is_last = index == len(self._skipped), index == 1
             frees = {
-                "carried": _from(previous, recorder.free_live if is_first else recorder.free_untracked),
-                "earlier": _from(
-                    first_storages[index - 1], recorder.append_free if is_last else recorder.free_untracked
-                ),
-                "own": _from(first_storages[index], recorder.free_untracked),
+                "carried": _from(previous, log.free_live if is_first else log.free_untracked),
+                "earlier": _from(first_storages[index - 1], log.append_free if is_last else log.free_untracked),
+                "own": _from(first_storages[index], log.free_untracked),
             }
-            previous = templates.repeat(recorder, template, [None] * len(template.sizes), _by_role(frees))
+            previous = templates.repeat(log, template, [None] * len(template.sizes), _by_role(frees))
         for offset in offsets["carried"]:
-            recorder.rename(self._carried.start + offset, previous + offset)
+            log.rename(self._carried.start + offset, previous + offset)
         self._is_repeated = True
 
 
-def _template(recorder: Recorder, start: Position, roles: dict[int, Role]) -> Template | None:
+def _template(log: EventLog, start: Position, roles: dict[int, Role]) -> Template | None:
     try:
-        return templates.make(recorder, start, roles)
+        return templates.make(log, start, roles)
     except NotRepeatableError:
         return None
 

@@ -11,23 +11,21 @@ from torch import nn
 
 from shoestring.base.settings import Settings
 from shoestring.planning.trace import loading, offloading, simulated_device
+from shoestring.planning.trace.event_log import EventLog
 from shoestring.planning.trace.microbatches import Microbatches
 from shoestring.planning.trace.record import Alloc, BlockUse, Event, Free, Op, Phase, Storage, Trace
-from shoestring.planning.trace.recorder import Recorder
 from shoestring.techniques.pipeline import placement
 from shoestring.techniques.pipeline.crossing import Crossing
 
 DEVICES = tuple(torch.device(simulated_device.DEVICE, index) for index in range(2))
 
 
-def move(
-    recorder: Recorder, model: nn.Module, recipe: object, settings: Settings, microbatches: Microbatches
-) -> Crossing:
+def move(log: EventLog, model: nn.Module, recipe: object, settings: Settings, microbatches: Microbatches) -> Crossing:
     """Move the two parts of the model to a simulated device each, as `pipeline.placement.move` does.
 
     Raises UsageError for a model that cannot be divided or streamed.
     """
-    recorder.divides = True
+    log.divides = True
     parts = placement.divide(model, recipe, *DEVICES)
     crossing = placement.place(model, parts)
     streamed = placement.streamed_blocks(model, recipe, settings)
@@ -35,23 +33,23 @@ def move(
     for part in parts:  # what both use is copied with the first one
         own = [block for block in part.blocks if block in streamed]
         tensors = [streamed[block] for block in own]
-        copies.append(offloading.move_streamed(recorder, part.modules, own, tensors, part.device, copies[-1:]))
+        copies.append(offloading.move_streamed(log, part.modules, own, tensors, part.device, copies[-1:]))
     crossing.shared = placement.shared_weights(parts)
-    crossing.around_deferred = lambda: _marked(recorder, model, microbatches)
+    crossing.around_deferred = lambda: _marked(log, model, microbatches)
     return crossing
 
 
 @contextmanager
-def _marked(recorder: Recorder, model: nn.Module, microbatches: Microbatches) -> Iterator[None]:
+def _marked(log: EventLog, model: nn.Module, microbatches: Microbatches) -> Iterator[None]:
     """Mark a backward that runs within the next forward."""
     with microbatches.deferred_backward():
         yield
-    recorder.label((parameter.grad for parameter in model.parameters()), "gradients")
+    log.label((parameter.grad for parameter in model.parameters()), "gradients")
 
 
-def divided(trace: Trace, recorder: Recorder) -> Trace:
+def divided(trace: Trace, log: EventLog) -> Trace:
     """Return the trace of the first of two devices, with that of the second one; the phases are those of both."""
-    devices, second_operators = recorder.devices
+    devices, second_operators = log.storage_devices, log.second_operators
     first, second = (
         replace(trace, storages=storages, events=events, block_bytes=block_bytes, block_uses=block_uses)
         for (storages, events), (block_bytes, block_uses) in (

@@ -90,7 +90,7 @@ def run(
     masks.IS_PACKED.set(settings.packing == "yes")
     make_batch = loaded.parts.data.packed_batch if settings.packing == "yes" else None
     batch = (make_batch or recipe.batch)(settings.micro_batch)
-    microbatches = Microbatches(recorder, batch, settings, traced_microbatches(settings, accumulate))
+    microbatches = Microbatches(recorder.log, batch, settings, traced_microbatches(settings, accumulate))
     # A Python exception raised in backward in another thread would abort the process.
     with (
         simulated_device.fake_mode(),
@@ -98,13 +98,13 @@ def run(
         torch.autograd.set_multithreading_enabled(False),
         ExitStack() as stack,
     ):
-        stack.enter_context(python_calls.counting(recorder.count_python_calls))
+        stack.enter_context(python_calls.counting(recorder.log.count_python_calls))
         if is_gpu and way_of_loading == "engine" and not torch_ddp:
             stack.enter_context(determinism.deterministic_operators())
         stack.enter_context(_norms_of_all_gradients(in_few_kernels=is_gpu))
-        recorder.mark("model", 0)
+        recorder.log.mark("model", 0)
         place = SimulatedPlace(
-            recorder,
+            recorder.log,
             model,
             settings,
             microbatches,
@@ -117,15 +117,15 @@ def run(
         )
         assembly = assemble(loaded, settings, place)
         averages, shards = assembly.averages, place.shards
-        recorder.label(averages.averages.values() if averages else (), "averaged weights")
+        recorder.log.label(averages.averages.values() if averages else (), "averaged weights")
         updates = strategy(assembly, shards, place.ranks, place.device, seed=loaded.seed)
         updates.generators = LazyGenerators(unseeded := OwnGenerators())  # values do not matter
         initially_trained = [(parameter, parameter.requires_grad) for parameter in place.parameters]
         for number, loss in [(number, loss) for number in range(2) for loss in losses]:
             if loaded.parts.learning.rollout:
-                recorder.mark("generation", number)
+                recorder.log.mark("generation", number)
                 samples = settings.micro_batch * accumulate
-                inference.run_steps(recorder, loaded.parts.learning.rollout, model, recipe.batch(samples), settings)
+                inference.run_steps(recorder.log, loaded.parts.learning.rollout, model, recipe.batch(samples), settings)
             microbatches.begin_update(model, number)
             with values.assumed():
                 updates.update(
@@ -137,7 +137,8 @@ def run(
                     clip_norm=clip_norm(loaded.parts, loss),
                     run=microbatches.run,
                 )
-                recorder.label(simulated_device.tensors(list(assembly.optimizer.state.values())), "optimizer states")
+                states = simulated_device.tensors(list(assembly.optimizer.state.values()))
+                recorder.log.label(states, "optimizer states")
                 if hook := after_update_of(loaded.parts, loss):
                     hook_call = values.known_in(run_after_update)
                     hook_call(hook, model, seed=loaded.seed, number=number, generators=unseeded)
@@ -147,8 +148,8 @@ def run(
             for parameter, is_trained in initially_trained:  # a loss may freeze some for its stage
                 parameter.requires_grad_(is_trained)
         recorder.host_bytes = host_memory.bytes_by_part(model, assembly.optimizer, averages)
-        recorder.mark("end", 1)
-        storages, events = recorder.record()
+        recorder.log.mark("end", 1)
+        storages, events = recorder.log.record()
         streamable = place.streamable
         return Update(
             storages=storages,

@@ -94,7 +94,7 @@ class HostClock:
         self._update(recorders)
         counts = {}
         for name, recorder in recorders.items():
-            operators = [event for event in recorder.record()[1] if isinstance(event, Op)]
+            operators = [event for event in recorder.log.record()[1] if isinstance(event, Op)]
             counts[name] = len(operators), sum(operator.calls for operator in operators)
         return counts
 

@@ -150,7 +150,7 @@ class _Rounds:
         recorder = Recorder(lambda tensor: tensor.device.type == self.device.type)
         with recorder:
             call()
-        records = [event for event in recorder.record()[1] if isinstance(event, Op)]
+        records = [event for event in recorder.log.record()[1] if isinstance(event, Op)]
         largest = max(records, key=lambda record: record.bytes)
         if subject.replaces is None:
             return largest
