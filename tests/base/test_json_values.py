@@ -106,6 +106,7 @@ def deep():
 @pytest.mark.parametrize(
     ("value", "message"),
     [
+        (memoryview(b"x"), "of type memoryview"),
         ({"a": [0, b"x"]}, r"b'x' of type bytes at a\[1\]"),
         (1 + 2j, "of type complex"),
         (bytearray(b"x"), "of type bytearray"),

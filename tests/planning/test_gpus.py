@@ -257,6 +257,21 @@ def test_a_model_divided_by_blocks_is_one_process_on_two_gpus() -> None:
         assert problem in error.value.problems[0]
 
 
+@pytest.mark.parametrize(
+    ("requested", "cause"),
+    [
+        (Settings(sharding="pipeline"), "sharding pipeline was requested: "),
+        (Settings(), "sharding pipeline streams fewer blocks than whole models would: "),
+    ],
+)
+def test_the_reason_of_a_divided_model_says_who_chose_it(requested: Settings, cause: str) -> None:
+    candidates = FakePair()
+    whole, *_ = search(candidates, ONE_PRECISION)
+    divided = replace(whole, settings=whole.settings.replace(gpus=2, logical_shards=1, sharding="pipeline"))
+    reasons = [*gpu_reasons([divided], candidates.loaded, candidates.target, requested)]
+    assert reasons == [f"{cause}the blocks are divided between two GPUs"]
+
+
 def test_a_model_whose_library_moves_it_is_not_divided_by_blocks() -> None:
     parts = Parts()
     parts = replace(parts, learning=replace(parts.learning, trainer=object))

@@ -33,6 +33,7 @@ from shoestring.planning.plan import Plan
 from shoestring.planning.proposals import Proposal
 from shoestring.planning.sessions import PlannedSession
 from shoestring.planning.shares import gpus_of, samples_per_shard, shards_per_gpu
+from shoestring.recipe.finding import HUGGING_FACE
 
 _SUMMARY_PARTS = 5
 """Parts of the memory that the summary names; the smaller ones are added up."""
@@ -145,7 +146,8 @@ def _sentence(plan: Plan, full: str) -> Inline:
 def _without_command(plan: Plan, full: str) -> str:
     """Say why there is nothing to type next."""
     if plan.fits:
-        return "" if plan.facts.samples else "The recipe has no data(), so it can be planned but not trained."
+        source = "A configuration has no data" if plan.recipe.startswith(HUGGING_FACE) else "The recipe has no data()"
+        return "" if plan.facts.samples else f"{source}, so it can be planned but not trained."
     if plan.changes:
         return "What would be enough is listed below."
     see = f" (see {full})" if full else ""

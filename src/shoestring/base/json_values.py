@@ -105,6 +105,8 @@ class _Encoder:
             return int(value)
         if type(value).__name__ in _MISSING:
             return None
+        if isinstance(value, bytes | bytearray | memoryview):
+            return self._unknown(value)
         if hasattr(value, "tolist"):  # a tensor, or an array or number of NumPy or pandas
             return self._array(value)
         if isinstance(value, float | Decimal | Fraction):
@@ -124,7 +126,7 @@ class _Encoder:
             return self._object(value, fields)
         if isinstance(value, Set):
             return self._list(value, sorted(value, key=_order))
-        if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
+        if isinstance(value, Sequence):
             return self._list(value, value)
         return self._unknown(value)
 
