@@ -10,7 +10,7 @@ from shoestring.planning.answers import answers, calendar_hours
 from shoestring.planning.comparison import compare
 from shoestring.planning.counts import Counts
 from shoestring.planning.estimate.span import Span
-from shoestring.planning.proposals import Proposal
+from shoestring.planning.proposals.proposal import Proposal
 from shoestring.planning.schedule import make_schedule
 from shoestring.planning.sessions import Work, sessions, weeks
 from shoestring.recipe.finding import choose

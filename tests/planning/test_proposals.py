@@ -9,7 +9,7 @@ import pytest
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
 from shoestring.planning.gpus import search
-from shoestring.planning.proposals import proposals
+from shoestring.planning.proposals.choice import proposals
 from shoestring.recipe.finding import find
 from shoestring.recipe.option_notes import Cheaper
 from tests.planning.estimate.example_traces import FACTS

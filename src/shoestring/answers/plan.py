@@ -30,7 +30,7 @@ from shoestring.planning.estimate.memory import MemoryPart
 from shoestring.planning.estimate.span import total
 from shoestring.planning.measured_plan import describe
 from shoestring.planning.plan import Plan
-from shoestring.planning.proposals import Proposal
+from shoestring.planning.proposals.proposal import Proposal
 from shoestring.planning.sessions import PlannedSession
 from shoestring.planning.shares import gpus_of, samples_per_shard, shards_per_gpu
 from shoestring.recipe.finding import HUGGING_FACE

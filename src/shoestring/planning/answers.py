@@ -14,7 +14,7 @@ from shoestring.base.units import count_text, plural, seconds_text
 from shoestring.hardware.catalog import Target
 from shoestring.planning.commands import is_sent, training_command
 from shoestring.planning.counts import Counts
-from shoestring.planning.proposals import Proposal
+from shoestring.planning.proposals.proposal import Proposal
 from shoestring.planning.sessions import PlannedSession, PlannedWeek, Work, sessions, times
 from shoestring.recipe.options import LoadedRecipe
 

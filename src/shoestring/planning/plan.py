@@ -19,7 +19,7 @@ from shoestring.planning.estimate.span import Span, total
 from shoestring.planning.limits import Limit
 from shoestring.planning.measurement import Measurement
 from shoestring.planning.phases import Phase
-from shoestring.planning.proposals import Proposal
+from shoestring.planning.proposals.proposal import Proposal
 from shoestring.planning.sessions import PlannedSession, PlannedWeek, Work, added, parts_json
 from shoestring.planning.times import PlannedTime
 from shoestring.planning.trace.record import Facts

@@ -27,7 +27,9 @@ from shoestring.planning.limits import Limit, binding, limits
 from shoestring.planning.memory_format import memory_format_reasons
 from shoestring.planning.phases import Phase
 from shoestring.planning.plan import Plan, Verdict
-from shoestring.planning.proposals import Proposal, proposals, propose_smaller_files, smallest_change
+from shoestring.planning.proposals.choice import proposals
+from shoestring.planning.proposals.disk import propose_smaller_files
+from shoestring.planning.proposals.proposal import Proposal, smallest_change
 from shoestring.planning.reasons import calibration_reason, changes, reasons
 from shoestring.planning.schedule import make_schedule
 from shoestring.planning.shares import samples_per_gpu

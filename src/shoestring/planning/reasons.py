@@ -4,13 +4,13 @@ from collections.abc import Iterator, Sequence
 
 from shoestring.base.settings import Settings
 from shoestring.base.units import bytes_text
-from shoestring.hardware.catalog import Target
+from shoestring.hardware.catalog import Target, smallest_gpu
 from shoestring.planning.candidates import Candidate
 from shoestring.planning.estimate.calibration import Calibration
 from shoestring.planning.gpu_reasons import gpu_reasons
 from shoestring.planning.limits import Limit
 from shoestring.planning.load import Load, load_of_shard
-from shoestring.planning.proposals import Proposal, smallest_change, smallest_sufficient_gpu
+from shoestring.planning.proposals.proposal import Proposal, smallest_change
 from shoestring.planning.search import TIE_RATIO
 from shoestring.planning.shares import samples_per_gpu, samples_per_shard
 from shoestring.planning.trace.record import Facts
@@ -99,8 +99,14 @@ def changes(bounds: Sequence[Limit], proposed: Sequence[Proposal], target: Targe
         if change := smallest_change(proposed, limit.kind):
             learning = "" if change.changes_learning else "; the training result stays the same"
             yield f"{limit.name}: {change.command} would be enough ({change.name}{learning})"
-        gpu = smallest_sufficient_gpu(target, round(limit.needs)) if limit.kind == "memory" else ""
+        gpu = _smallest_sufficient_gpu(target, round(limit.needs)) if limit.kind == "memory" else ""
         yield f"{limit.name}: {limit.enough} would be enough" + (f", for example {gpu}" if gpu else "")
+
+
+def _smallest_sufficient_gpu(target: Target, memory_bytes: int) -> str:
+    """Describe the catalogue's smallest GPU with at least `memory_bytes`; return "" if there is none."""
+    gpu = smallest_gpu(memory_bytes)
+    return f"{gpu.title} ({bytes_text(gpu.memory_bytes)})" if gpu and target.device.kind == "cuda" else ""
 
 
 def _memory_reason(chosen: Candidate) -> str:

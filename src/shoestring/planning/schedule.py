@@ -10,7 +10,7 @@ from shoestring.hardware.catalog import Target
 from shoestring.planning.answers import Answer, answers, single_session_answers
 from shoestring.planning.counts import Counts
 from shoestring.planning.phases import Phase, phases
-from shoestring.planning.proposals import Proposal
+from shoestring.planning.proposals.proposal import Proposal
 from shoestring.planning.sessions import PlannedSession, PlannedWeek, Work, sessions, weeks
 from shoestring.recipe.options import LoadedRecipe
 
