@@ -148,6 +148,23 @@ def test_a_host_that_is_too_small_for_whole_models_has_room_for_the_blocks_of_a_
     assert {source for _, _, source in layouts(6)} == {"disk"}
 
 
+def test_the_microbatch_of_blocks_from_the_disk_is_chosen_at_the_rate_of_the_disk() -> None:
+    """From host memory copies are hidden in each microbatch; from the disk a larger one copies less for each sample."""
+
+    class Slow(Streamable):
+        def seconds_at(self, candidate: Candidate, micro_batch: int, **changes: Any) -> float:
+            from_disk = candidate.settings.stream_from == "disk"
+            return 1 + (changes.get("streamed_blocks") or 0) / micro_batch if from_disk else 1.0
+
+    def chosen(ram: float) -> tuple[int | None, int | None, int | None, str | None]:
+        target = targets.with_limits(targets.find("kaggle-t4"), ram_bytes=round(ram * GIB))
+        return settings_of(streamed(Slow(target=target), ONE)[-1:])
+
+    assert chosen(16) == (1, 6, 1, None)
+    # 32 samples need 21 blocks, 22 need 16: 4% slower for each, which is not worth more memory.
+    assert chosen(3) == (22, 16, 1, "disk")
+
+
 def test_the_note_compares_with_a_card_that_all_fit_on() -> None:
     candidates = Streamable(waits=0.2)
     resident = candidates.evaluate(ONE.replace(micro_batch=1))

@@ -66,8 +66,8 @@ def candidates_with_streaming(
         from_host = [item for item in streamed if item.fits and planned_host(item, candidates.target).fits]
     if from_host or layouts[0].stream_from == "host":
         return from_host or streamed
-    from_disk = [candidates.evaluate(item.settings.replace(stream_from="disk")) for item in fitting]
-    return [item for item in from_disk if _has_disk(item, candidates)] or streamed
+    from_disk = _from_disk(candidates, layouts, fitting)
+    return [item for item in from_disk if item.fits and _has_disk(item, candidates)] or streamed
 
 
 def streaming_notes(ranked: Sequence[Candidate], target: Target) -> Iterator[str]:
@@ -106,6 +106,23 @@ def _has_disk(candidate: Candidate, candidates: Candidates) -> bool:
     adapters = bool(candidates.loaded.options.get("lora_r"))
     disk = planned_disk(candidate, candidates.target, adapters=adapters)
     return disk.fits and planned_host(candidate, candidates.target).fits
+
+
+def _from_disk(candidates: Candidates, layouts: Sequence[Settings], fitting: Sequence[Candidate]) -> list[Candidate]:
+    """Return the `fitting` candidates as they are from the disk, and those that are chosen at the disk's rate.
+
+    Each microbatch copies all streamed blocks, which takes most of the time at this rate. So the fastest microbatch is
+    a larger one than from host memory, although it needs more streamed blocks.
+    """
+    from_disk = {}
+    for item in fitting:
+        settings = item.settings.replace(stream_from="disk")
+        from_disk[settings] = candidates.evaluate(settings)
+    for layout in layouts:
+        if layout.sharding in WHOLE and fitting:
+            for item in _streamed(candidates, layout.replace(stream_from="disk")):
+                from_disk.setdefault(item.settings, item)
+    return [*from_disk.values()]
 
 
 def _streamed(candidates: Candidates, layout: Settings) -> list[Candidate]:
