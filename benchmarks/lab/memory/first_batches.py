@@ -39,7 +39,11 @@ from shoestring.planning.estimate.requests import (
 def estimates(item: Configuration) -> list[tuple[float, float, int]]:
     """Return each length as a share of the others, its probability and the estimated bytes that are reserved."""
     device, settings = find_target(item.on).device, item.settings
-    with tempfile.TemporaryDirectory() as folder, without_initial_values(), open_tracer(item.load(Path(folder))) as tracer:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        without_initial_values(),
+        open_tracer(item.load(Path(folder))) as tracer,
+    ):
         traced, gpus = settings.replace(**UNTRACED), settings.gpus or 1
         trace = accumulate_in_place(tracer.trace(traced, accumulate=MICROBATCHES, device=device, gpus=gpus))
     all_requests = requests(repeat_second_update(trace), device)

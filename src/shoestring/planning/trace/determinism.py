@@ -36,7 +36,12 @@ def _pad_of_gpus(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return torch's `pad` as it is for CUDA tensors (`pad` in `torch/nn/functional.py`, which asks for `is_cuda`)."""
     repeat_border = importlib.import_module("torch._decomp.decompositions")._replication_pad
 
-    def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
+    def pad(
+        input: Tensor,  # noqa: A002 - the names are those of torch, since they may be given
+        pad: Sequence[int],
+        mode: str = "constant",
+        value: float | None = None,
+    ) -> Tensor:
         if mode == "replicate" and not input.is_cpu:
             result: Tensor = repeat_border(input, tuple(pad))
             return result
