@@ -51,6 +51,8 @@ def run_tests(tests: Sequence[str], folder: Path) -> int:
     variables = {
         **os.environ,
         "COVERAGE_PROCESS_START": str(configuration),
+        # Python's own monitoring: with a trace function, tests that have limits of time exceed them on busy machines.
+        "COVERAGE_CORE": "sysmon",
         "PYTHONPATH": os.pathsep.join(filter(None, [str(startup), os.environ.get("PYTHONPATH", "")])),
         "OMP_NUM_THREADS": "1",
     }

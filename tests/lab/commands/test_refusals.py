@@ -13,9 +13,12 @@ from shoestring.base.settings import Settings
 from shoestring.integrations.arguments import refuse_distribution
 from shoestring.integrations.processes import joined
 from shoestring.runs.check.rates.writing import measure_to_file
+from shoestring.techniques.pipeline.placement import two_devices
 from shoestring.training.engine.parallel.joining import join
 from shoestring.training.processes.one_process import ONE_PROCESS
 from shoestring_recipes.chart.training import build_trainer
+
+PIPELINE = {"sharding": "pipeline", "gpus": 2}
 
 
 @pytest.mark.parametrize(
@@ -27,12 +30,23 @@ from shoestring_recipes.chart.training import build_trainer
         ({"stage": "some"}, "stage=some: expected no or yes"),
         ({"save": "none", "save_epochs": 1}, "save_epochs=1: with save=none no checkpoint"),
         ({"gpus": 4, "logical_shards": 2}, "logical_shards=2: must be a multiple of gpus=4"),
+        ({"streamed_blocks": 2, "offload": "parameters"}, "streamed_blocks=2: offload=parameters has"),
+        ({"streamed_blocks": 2, "compile": "yes"}, "streamed_blocks=2: compile=yes would compile"),
+        ({**PIPELINE, "gpus": 4}, "gpus=4: sharding=pipeline divides a model between two GPUs"),
+        ({**PIPELINE, "logical_shards": 2}, "logical_shards=2: with sharding=pipeline both GPUs"),
+        ({**PIPELINE, "compile": "yes"}, "compile=yes: with sharding=pipeline a backward"),
+        ({**PIPELINE, "offload": "parameters"}, "offload=parameters: with sharding=pipeline the weights"),
     ],
 )
 def test_settings(values, problem):
     with pytest.raises(UsageError, match="invalid settings") as raised:
         Settings(**values)
     assert [line.startswith(problem) for line in raised.value.problems] == [True]
+
+
+def test_a_model_is_not_divided_on_one_gpu():
+    with pytest.raises(UsageError, match="this process sees one GPU"):
+        two_devices(torch.device("cuda"))
 
 
 @pytest.mark.slow

@@ -147,6 +147,8 @@ def test_batches_in_sequence_are_those_of_the_cpu(monkeypatch, workers):
     for (batch, _), (other, _) in zip(*pairs, strict=True):
         for tensor, same in zip(contents(batch), contents(other), strict=True):
             assert tensor.is_cuda and torch.equal(tensor.cpu(), same)
+    # The second of two processes has no batch of three samples.
+    assert list(sequential_batches(range(3), Structured(), 16, CUDA, 0, workers=workers, offset=1, stride=2)) == []
 
 
 def test_a_small_dataset_is_on_the_gpu_and_gives_the_batches_of_the_cpu():

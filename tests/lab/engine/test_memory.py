@@ -148,3 +148,17 @@ def test_a_run_that_cannot_fit_ends_with_what_takes_the_memory(tmp_path):
     events = map(json.loads, (tmp_path / "events.jsonl").read_text().splitlines())
     done = [event["done"] for event in events if event["event"] == "oom"]
     assert done == ["microbatch 2", "microbatch 1", "the activations of all 3 blocks are recomputed in backward"]
+
+
+def test_segments_become_expandable_after_torch_was_imported(run_simulated):
+    """What is allocated from then on is in an expandable segment."""
+    code = """
+    import torch
+    from shoestring.techniques import expandable_segments
+    before = torch.empty(2**22, device="cuda")
+    print(expandable_segments.enable())
+    after = torch.empty(2**25, device="cuda")
+    segments = torch.cuda.memory_snapshot()
+    print(sorted((segment["total_size"] >= after.nbytes, segment["is_expandable"]) for segment in segments))
+    """
+    assert run_simulated(code, values="auto").lines == ["True", "[(False, False), (True, True)]"]

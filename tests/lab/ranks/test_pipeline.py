@@ -88,3 +88,32 @@ def test_peaks_of_both_gpus_are_those_of_the_estimate(ranks_on, tmp_path, values
     first = memory_of(replace(trace, second=None), loaded, target, settings)
     second = memory_of(trace.second, loaded, target, settings)
     assert peaks == [pytest.approx(part.allocated.value, rel=0.02) for part in (first, second)]
+
+
+def test_passes_within_a_pass_and_frozen_weights_cross_the_boundary(run_simulated):
+    """Random numbers go on behind the boundary, and a frozen weight is copied again once it has changed."""
+    code = """
+    from collections import namedtuple
+    import torch
+    from torch import nn
+    from shoestring.techniques.pipeline.crossing import Crossing
+    first, second = torch.device("cuda", 0), torch.device("cuda", 1)
+    crossing = Crossing(first, second)
+    Pair = namedtuple("Pair", "left right")
+    weight = nn.Parameter(torch.ones(3, device=first), requires_grad=False)
+    torch.manual_seed(1)
+    expected = [torch.rand(3, device=first) for _ in range(2)][1].cpu()
+    torch.manual_seed(1)
+    torch.rand(3, device=first)
+    with crossing.passing(trains=True):
+        pair = crossing.enter(Pair(weight, 7), is_second=True)
+        assert isinstance(pair, Pair) and pair.left.device == second and pair.right == 7
+        assert crossing.copy_beyond(weight) is pair.left
+        weight.add_(1)
+        assert crossing.copy_beyond(weight).tolist() == [2.0] * 3
+        with crossing.passing(trains=False):
+            assert not crossing.trains
+        assert crossing.trains
+        print(torch.equal(torch.rand(3, device=second).cpu(), expected))
+    """
+    assert run_simulated(code, on="kaggle-t4x2").lines == ["True"]

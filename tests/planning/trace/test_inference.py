@@ -29,14 +29,15 @@ class TwoLayers:
 
 
 class Resized(TwoLayers):
-    """Resizes a picture, for which PyTorch has several operators in deterministic mode."""
+    """Resizes and pads a picture, for which PyTorch has several operators in deterministic mode."""
 
     def batch(self, size: int) -> Tensor:
         return torch.zeros(size, 1, WIDTH, WIDTH)
 
     def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
         resized = nn.functional.interpolate(batch, scale_factor=0.5, mode="bilinear")
-        loss: Tensor = model(resized.flatten(1)[:, :WIDTH]).mean()
+        padded = nn.functional.pad(resized, (1, 1, 1, 1), mode="replicate")
+        loss: Tensor = model(padded.flatten(1)[:, :WIDTH]).mean()
         return loss
 
 
@@ -84,3 +85,4 @@ def test_batch_of_an_evaluation_is_replaced_once_the_next_one_is_on_the_device()
 def test_operators_are_deterministic_as_in_training(work: Literal["prediction", "evaluation"]) -> None:
     names = {event.name for event in trace_of(work, Resized).events if isinstance(event, Op)}
     assert "aten::_unsafe_index.Tensor" in names and "aten::upsample_bilinear2d" not in names
+    assert "aten::replication_pad2d" not in names

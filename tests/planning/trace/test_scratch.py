@@ -110,6 +110,23 @@ def test_norms_have_sums_of_chunks():
     assert scratch.scratch(ATEN._foreach_norm.Scalar, (tensors, 2)).before == (36,)
 
 
+@pytest.mark.parametrize(
+    ("dims", "is_contiguous", "steps"),
+    [
+        ([1], True, ()),
+        ([1], False, (960,)),
+        ([1, 2], True, (960,)),
+        ([1, 2], False, (960, 960, ~0)),
+        ([0, 1, 2], True, (960, 960)),
+        ([0, 1, 2], False, (960, 960, ~0, 960)),
+        ([], True, ()),
+    ],
+)
+def test_a_roll_has_the_results_of_all_dimensions_but_the_last(dims, is_contiguous, steps):
+    values = meta(2, 10, 12) if is_contiguous else meta(2, 12, 10).transpose(1, 2)
+    assert scratch.scratch(ATEN.roll.default, (values, [1] * len(dims), dims)) == scratch.Scratch(before=steps)
+
+
 def test_sums_of_masks_have_a_copy_in_8_bytes():
     mask = meta(4096, 64, dtype=torch.bool)
     assert scratch.scratch(ATEN.sum.default, (mask,)).after == (2_097_152,)

@@ -7,7 +7,7 @@ capability.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -155,6 +155,17 @@ _PASSES = 8
 """The passes of a sort by all 64 bits."""
 
 
+def _roll(values: Tensor, _shifts: list[int], dims: Sequence[int] = (), *_: Any) -> Scratch:
+    """A copy of values that are not contiguous, and the results of all dimensions but the last (`roll_cuda` in
+    `cuda/TensorTransformations.cu`, `roll_common` in `TensorTransformations.h`)."""
+    size = _bytes(values)
+    results = (size,) * (len(dims) - 1)
+    if values.is_contiguous():
+        return Scratch(before=results)
+    # The copy is freed as soon as the result of the first dimension is there.
+    return Scratch(before=(size, size, ~0, *results[1:]) if results else (size,))
+
+
 def _norms(tensors: list[Tensor], *_: Any) -> Scratch:
     """Partial sums of each chunk of a tensor, for each as many as the longest one has (`ForeachReduceOp.cu`)."""
     chunks = max((-(-tensor.numel() // _CHUNK) for tensor in tensors), default=0)
@@ -253,6 +264,7 @@ _FUNCTIONS: dict[Any, Callable[..., Scratch]] = {
     _ATEN.binary_cross_entropy_with_logits.default: _loss_with_logits,
     _ATEN.embedding_dense_backward.default: _embedding_backward,
     _ATEN._foreach_norm.Scalar: _norms,
+    _ATEN.roll.default: _roll,
     _ATEN.native_layer_norm.default: _layer_norm,
     _ATEN.native_layer_norm_backward.default: _layer_norm_backward,
     _ATEN.native_group_norm.default: _group_norm,
