@@ -363,6 +363,12 @@ BENCHMARKS = (
         _LABORATORY,
     ),
     _benchmark(
+        "lab-streaming",
+        "How exact is predicted memory of models with streamed blocks, beside PyTorch's allocator?",
+        "-m benchmarks.lab.memory.streaming --json OUT",
+        _LABORATORY,
+    ),
+    _benchmark(
         "streaming_overlap",
         "Do copies of streamed blocks run ahead of the computation, as the schedule predicts?",
         "-m benchmarks.streaming.overlap --json OUT",

@@ -1,6 +1,6 @@
 """LoRA of a real language model with all blocks streamed from the disk, beside resident ones: results and host memory.
 
-    python -m benchmarks.finetune.streamed MODEL [--json OUT]
+    python -m benchmarks.finetune.streamed MODEL [--weights fp32 | bf16] [--json OUT]
 
 Each way trains, answers the same prompts, and is exported merged, in processes of its own. MODEL is a folder with
 safetensors that `finetune` reads, such as SmolLM2-135M-Instruct. Memory that cannot be taken back is anonymous and
@@ -46,15 +46,19 @@ class Peak(threading.Thread):
         super().__init__(daemon=True)
         self._first = self._read()
         self.bytes = {"cannot be taken back": 0, "mapped files": 0}
+        self.whole = dict.fromkeys(self.bytes, 0)
+        """The same of the whole process, with what it had at the start."""
         self.start()
 
     def run(self) -> None:
         """Sample until the process ends."""
         while True:
-            now = {name: value - self._first[name] for name, value in self._read().items()}
-            values = now["RssAnon"] + now["RssShmem"], now["RssFile"]
-            for name, value in zip(self.bytes, values, strict=True):
-                self.bytes[name] = max(self.bytes[name], value)
+            whole = self._read()
+            above = {name: value - self._first[name] for name, value in whole.items()}
+            for peaks, now in ((self.bytes, above), (self.whole, whole)):
+                values = now["RssAnon"] + now["RssShmem"], now["RssFile"]
+                for name, value in zip(peaks, values, strict=True):
+                    peaks[name] = max(peaks[name], value)
             time.sleep(0.002)
 
     def _read(self) -> dict[str, int]:
@@ -96,7 +100,7 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
             "files": {path.name: digest(path) for path in sorted(Path(task["out"]).glob("*.safetensors"))},
             "largest difference of a logit": exported.max_difference,
         }
-    return {**result, "peak bytes": dict(peak.bytes)}
+    return {**result, "peak bytes": dict(peak.bytes), "peak bytes of the process": dict(peak.whole)}
 
 
 def digest(file: Path) -> str:
@@ -138,6 +142,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("model", type=Path, nargs="?")
     parser.add_argument("--json", type=Path, default=RESULTS / "streaming_real.json")
+    parser.add_argument("--weights", choices=EPOCHS, help="only this type; OUT keeps the results of the other one")
     parser.add_argument("--task", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.task:
@@ -145,14 +150,16 @@ def main() -> None:
         return
     size = sum(file.stat().st_size for file in arguments.model.glob("*.safetensors"))
     content: dict[str, Any] = {"model bytes": size, "epochs": EPOCHS, "weights": {}}
-    for weights in EPOCHS:
+    if arguments.weights and arguments.json.exists():
+        content["weights"] = json.loads(arguments.json.read_text())["weights"]
+    for weights in [arguments.weights] if arguments.weights else EPOCHS:
         with tempfile.TemporaryDirectory() as folder:
             ways = measure(arguments.model, weights, Path(folder))
         resident = ways["resident"]
         for way, result in ways.items():
             for part in ("training", "export") if way in TRAINED else ():
                 result[part][SAME] = all(
-                    value == resident[part][name] for name, value in result[part].items() if name != "peak bytes"
+                    value == resident[part][name] for name, value in result[part].items() if "peak bytes" not in name
                 )
             print(f"{weights}, {way}: loading {result['loading']['cannot be taken back'] / 2**20:.0f} MiB", end="")
             if way in TRAINED:

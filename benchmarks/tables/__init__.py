@@ -101,6 +101,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "lab_decisions": lab.decisions,
     "plans": claims.plans,
     "streaming_plans": streaming.plans,
+    "streaming_memory": streaming.memory,
     "complete": claims.complete,
     "questions": claims.questions,
     "claim_commands": claims.claim_commands,

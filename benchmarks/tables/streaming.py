@@ -1,6 +1,7 @@
-"""Models that are larger than the GPU: their plans, and how copies overlap with the computation."""
+"""Models that are larger than the GPU: their plans, how copies overlap with the computation, and memory."""
 
-from benchmarks.tables.markdown import Row, read_result, table
+from benchmarks.lab.memory.streaming import ALLOWED, error
+from benchmarks.tables.markdown import Row, percent, read_result, table
 
 _GIB = 2**30
 _MACHINES = {
@@ -62,3 +63,25 @@ def overlap() -> str:
         for row in read_result("streaming_overlap")["rows"]
     )
     return table(head, rows)
+
+
+def memory() -> str:
+    """Return a row for each model of the laboratory with streamed blocks: what was measured, and the errors."""
+    head = ("model", "weights", "checkpointing", "streamed", "allocated", "error", "reserved", "error", "host", "error")
+    rows = [[*_model(row), *(cell for name in ALLOWED for cell in _beside(row, name))] for row in _lab_rows()]
+    return table(head, rows)
+
+
+def _lab_rows() -> list[Row]:
+    return [row for row in read_result("lab-streaming")["rows"] if "error" not in row]
+
+
+def _model(row: Row) -> list[str]:
+    return [row["model"], row["weights"], row["checkpointing"], f"{row['streamed']} of {row['blocks']} blocks"]
+
+
+def _beside(row: Row, quantity: str) -> list[str]:
+    difference = error(row, quantity)
+    if difference is None:
+        return ["–", "–"]
+    return [f"{row['measured'][quantity] / _GIB:.2f} GiB", percent(abs(difference), 2)]

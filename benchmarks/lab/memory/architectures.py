@@ -11,8 +11,29 @@ def _model(kind: str, head: str, **values: Any) -> dict[str, Any]:
 
 _DECODER = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "tie_word_embeddings": True, "max_position_embeddings": 32768}
 
+
+def _qwen(
+    layers: int, hidden: int, intermediate: int, heads: int, key_value_heads: int, **values: Any
+) -> dict[str, Any]:
+    shape = {"num_hidden_layers": layers, "hidden_size": hidden, "intermediate_size": intermediate}
+    shape |= {"num_attention_heads": heads, "num_key_value_heads": key_value_heads}
+    return _model("qwen2", "Qwen2ForCausalLM", **{**_DECODER, **shape, **values})
+
+
+_UNTIED = {"vocab_size": 152064, "tie_word_embeddings": False}
+
+QWEN: dict[str, dict[str, Any]] = {
+    "qwen2.5-1.5b": _qwen(28, 1536, 8960, 12, 2, vocab_size=151936),
+    "qwen2.5-3b": _qwen(36, 2048, 11008, 16, 2, vocab_size=151936),
+    "qwen2.5-7b": _qwen(28, 3584, 18944, 28, 4, **_UNTIED),
+    "qwen2.5-14b-cut": _qwen(8, 5120, 13824, 40, 8, **_UNTIED),
+    "qwen2.5-32b-cut": _qwen(8, 5120, 27648, 40, 8, **_UNTIED),
+}
+"""The larger models of Qwen2.5, by the `config.json` of each. Those that are cut have 8 of 48 and of 64 layers."""
+
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     **CONFIGURATIONS,
+    **QWEN,
     "gpt2-tiny": _model("gpt2", "GPT2LMHeadModel", vocab_size=512, n_positions=64, n_embd=64, n_layer=4, n_head=4),
     "resnet-tiny": _model(
         "resnet", "ResNetForImageClassification", embedding_size=16, hidden_sizes=[16, 32], depths=[1, 1],

@@ -3,7 +3,8 @@
     CUDA_VISIBLE_DEVICES= python -m benchmarks.lab.memory.estimating < QUESTIONS > ANSWERS
 
 A question contains `configuration` and `memory_bytes`, of each GPU. An answer contains the ranges `allocated` and
-`reserved` (low, value, high), `loading` and `parts`, in bytes; or `error`.
+`reserved` (low, value, high), `loading` and `parts`, and with streamed blocks their bytes `host` in host memory; all in
+bytes; or `error`.
 """
 
 import dataclasses
@@ -27,6 +28,7 @@ from shoestring.hardware.targets import find as find_target
 from shoestring.planning.candidates import UNTRACED
 from shoestring.planning.estimate.lengths import VaryingLengths
 from shoestring.planning.estimate.memory import memory
+from shoestring.planning.estimate.streaming import host_bytes
 from shoestring.planning.trace import Tracer, child_process
 from shoestring.planning.varying_lengths import SHORTER, worst_order
 from shoestring.recipe.options import LoadedRecipe
@@ -66,6 +68,8 @@ class Estimator:
             "loading": breakdown.loading_bytes - sum(part.bytes for part in breakdown.parts if part.name in _OUTSIDE),
             "parts": {part.name: part.bytes for part in breakdown.parts if part.name not in _OUTSIDE},
         }
+        if settings.streamed_blocks:
+            answer["host"] = host_bytes(trace, settings.streamed_blocks)
         return answer | ({"requests": requested.estimated(trace, device, UPDATES)} if configuration.records else {})
 
     def _varying(self, configuration: Configuration, settings: Settings, device: Device) -> VaryingLengths:

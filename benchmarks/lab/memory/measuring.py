@@ -3,8 +3,9 @@
     python -m benchmarks.lab.memory.measuring < QUESTIONS > ANSWERS
 
 A question contains `configuration`. An answer contains the peaks `loading`, `allocated` and `reserved` in bytes, and
-`fits`; or `error`. Each question is answered in processes of its own, one for each GPU, which are forked from this one
-before it uses CUDA: so nothing of the configuration before remains, and transformers is imported once.
+`fits`; or `error`. With streamed blocks it also contains the bytes `host` that these have in host memory. Each question
+is answered in processes of its own, one for each GPU, which are forked from this one before it uses CUDA: so nothing of
+the configuration before remains, and transformers is imported once.
 """
 
 import json
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmarks.lab.memory import requested
+from benchmarks.lab.memory import host, requested
 from benchmarks.lab.memory.configurations import Configuration
 from benchmarks.lab.memory.serving import serve
 
@@ -62,6 +63,7 @@ def measure(configuration: Configuration, rank: int) -> dict[str, Any]:
         assert not torch.cuda.memory_reserved(device)
         if configuration.records:
             requested.record()
+        shared_before = host.shared_bytes()
         peaks: dict[str, Any] = {"fits": True}
         try:
             with without_initial_values():
@@ -72,6 +74,8 @@ def measure(configuration: Configuration, rank: int) -> dict[str, Any]:
             else:
                 _evaluate(configuration, loaded, state, device)
             torch.cuda.synchronize(device)
+            if configuration.settings.streamed_blocks:
+                peaks["host"] = host.streamed_bytes(state.model, shared_before)
         except Exception as error:
             if out_of_memory_message(error) is None:
                 raise
