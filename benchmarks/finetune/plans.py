@@ -98,7 +98,16 @@ def row(model: Model, variant: str, target: str, answer: Mapping[str, Any], seco
         "changes": answer["changes"],
         "settings": {
             name: settings[name]
-            for name in ("micro_batch", "precision", "checkpointing", "packing", "offload", "gpus", "sharding")
+            for name in (
+                "micro_batch",
+                "precision",
+                "checkpointing",
+                "packing",
+                "offload",
+                "gpus",
+                "sharding",
+                "streamed_blocks",
+            )
         },
         "trainable_parameters": memory["parameters"]["trainable"],
         "parameters": memory["parameters"]["total"],
