@@ -16,7 +16,7 @@ from shoestring.techniques.fallbacks import (
     next_step,
 )  # fmt: skip
 
-LIMITS = Limits(least_micro_batch=2, blocks=3, batched_step=True)
+LIMITS = Limits(least_micro_batch=2, blocks=3, batched_step=True, streamable=3)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def all_steps(phase, sizes):
 
 
 def test_each_phase_applies_its_fallbacks_in_order():
-    sizes = Sizes.from_settings(Settings(micro_batch=8))
+    sizes = Sizes.from_settings(Settings(micro_batch=8, streamed_blocks=1))
     for phase, fallbacks in FALLBACKS.items():
         steps = list(all_steps(phase, sizes))
         assert list(dict.fromkeys(step.fallback for step in steps)) == list(fallbacks)
@@ -47,6 +47,10 @@ def test_descriptions_list_the_fallbacks(monkeypatch):
         "micro_batch is reduced to 4, 2",
         "the activations of all 3 blocks are recomputed in backward",
         "if the optimizer step runs out of memory, the optimizer updates one tensor at a time",
+    ]
+    assert descriptions(settings.replace(streamed_blocks=1), LIMITS)[:2] == [
+        "2, 3 of 3 blocks are streamed",
+        "micro_batch is reduced to 4, 2",
     ]
     assert (
         len(descriptions(settings.replace(micro_batch=2, checkpointing="full", optimizer_kernel="for-loop"), LIMITS))

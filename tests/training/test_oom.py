@@ -13,11 +13,13 @@ from shoestring.base.errors import RunError
 from shoestring.base.settings import Settings
 from shoestring.recipe.finding import find
 from shoestring.techniques.fallbacks import next_step
+from shoestring.techniques.streaming.stream import stream_of
 from shoestring.training import oom, saving
 from shoestring.training.engine import cuda_graphs
 from shoestring.training.engine.building import build
 from shoestring.training.engine.cuda_graphs import CudaGraphs
 from shoestring.training.monitor.events import read
+from shoestring.training.monitor.host_memory import HostMemory
 from shoestring.training.run_directory.stored import StoredPlan
 from tests.sessions import light_bits, session
 
@@ -305,3 +307,52 @@ def test_error_ignores_a_plan_of_another_shape(memory):
     state = build(find(Stacked()), Settings(micro_batch=1, precision="fp32"), CPU)
     error = oom.does_not_fit(state, "no", StoredPlan(recipe="stacked", plan={"memory": memory}), CPU)
     assert not any("planned" in problem for problem in error.problems)
+
+
+class StackedAdapters(Stacked):
+    """Eight frozen blocks, of which a part is streamed, with trained scales."""
+
+    def model(self):
+        return nn.Sequential(nn.Linear(3, 4), *(FrozenBlock() for _ in range(8)))
+
+
+class FrozenBlock(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.frozen, self.scale = nn.Linear(4, 4).requires_grad_(False), nn.Parameter(torch.ones(4))
+        self.dropout = nn.Dropout(0.3)
+
+    def forward(self, values):
+        return values + self.dropout(self.frozen(values)).tanh() * self.scale
+
+
+def streamed(model):
+    stream = stream_of(model)
+    return len(stream.weights) if stream else 0
+
+
+@pytest.mark.parametrize("checkpointing", ["no", "full"])
+def test_more_blocks_are_streamed_before_samples_are_fewer_also_after_resuming(tmp_path, checkpointing):
+    values = {"micro_batch": 2, "streamed_blocks": 2, "checkpointing": checkpointing}
+    recipe = StackedAdapters(lambda model, samples: streamed(model) >= 4)
+    session(recipe, tmp_path / "run", values, stop="limit", at=20)
+    session(recipe, tmp_path / "run", values)
+    assert [event["done"] for event in events(tmp_path / "run", "oom")] == [
+        "3 of 8 blocks streamed",
+        "4 of 8 blocks streamed",
+    ]
+    assert [event["session"] for event in events(tmp_path / "run", "oom")] == [1, 1]
+    session(StackedAdapters(), tmp_path / "resident", {"micro_batch": 2, "checkpointing": checkpointing})
+    assert light_bits(tmp_path / "run" / "light")[1] == light_bits(tmp_path / "resident" / "light")[1]
+
+
+def test_blocks_are_streamed_as_long_as_the_host_has_memory(tmp_path, monkeypatch):
+    values = {"micro_batch": 2, "streamed_blocks": 1, "checkpointing": "no"}
+    recipe = StackedAdapters(lambda model, samples: samples == 1 and streamed(model) == 8)
+    session(recipe, tmp_path / "run", values)
+    actions = [event["done"] for event in events(tmp_path / "run", "oom")]
+    assert actions == [*(f"{count} of 8 blocks streamed" for count in range(2, 9)), "microbatch 1"]
+    # A host without memory for another block.
+    monkeypatch.setattr(HostMemory, "free_bytes", 0)
+    with pytest.raises(RunError, match="with the smallest microbatch and activations recomputed"):
+        session(recipe, tmp_path / "small host", values)

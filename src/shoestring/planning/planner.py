@@ -160,9 +160,7 @@ def plan_with(
         limits=tuple(bounds),
         binding=binding(bounds),
         changes=tuple(changes(bounds, proposed, target)),
-        fallbacks=tuple(
-            fallbacks.descriptions(chosen.settings, _fallback_limits(loaded, chosen.settings, facts, target))
-        ),
+        fallbacks=tuple(fallbacks.descriptions(chosen.settings, _fallback_limits(loaded, chosen, facts, target))),
         reasons=(
             *reasons(ranked, loaded, target, requested, facts, bounds),
             *allocator_reasons,
@@ -188,7 +186,8 @@ def _image(loaded: LoadedRecipe, target: Target) -> ImageAnswer | None:
     return image_answer(platform.name, required(required_extras(loaded)))
 
 
-def _fallback_limits(loaded: LoadedRecipe, settings: Settings, facts: Facts, target: Target) -> fallbacks.Limits:
+def _fallback_limits(loaded: LoadedRecipe, chosen: Candidate, facts: Facts, target: Target) -> fallbacks.Limits:
+    settings = chosen.settings
     # By default torch's optimizers process many tensors at once on a GPU and one tensor at a time on a CPU.
     batched_by_default = settings.optimizer_kernel is None and target.device.kind == "cuda"
     return fallbacks.Limits(
@@ -199,6 +198,7 @@ def _fallback_limits(loaded: LoadedRecipe, settings: Settings, facts: Facts, tar
         # A library's trainer has its own optimizer.
         batched_step=loaded.parts.learning.trainer is None
         and (batched_by_default or settings.optimizer_kernel in ("foreach", "fused")),
+        streamable=0 if settings.is_pipeline else sum(map(bool, chosen.trace.block_bytes)),
     )
 
 

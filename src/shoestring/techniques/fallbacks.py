@@ -15,6 +15,9 @@ Phase = Literal["update", "optimizer step", "evaluation"]
 
 _SETTINGS = ("micro_batch", "checkpointing", "optimizer_kernel")
 
+_FURTHER = 8
+"""One of so many blocks is streamed in addition after each attempt without memory."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
@@ -29,15 +32,19 @@ class Sizes:
     """None until evaluation needs a smaller size than training."""
     checkpointing: str | None = None
     optimizer_kernel: str | None = None
+    streamed_blocks: int | None = None
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Sizes:
         """Return the sizes that the settings request."""
+        # Checkpoints of runs without streamed blocks were saved before they could be streamed.
+        names = (*_SETTINGS, "streamed_blocks") if settings.streamed_blocks else _SETTINGS
         return cls(
-            requested=" ".join(f"{name}={getattr(settings, name)}" for name in _SETTINGS),
+            requested=" ".join(f"{name}={getattr(settings, name)}" for name in names),
             micro_batch=settings.micro_batch or 1,
             checkpointing=settings.checkpointing,
             optimizer_kernel=settings.optimizer_kernel,
+            streamed_blocks=settings.streamed_blocks or None,
         )
 
     def json(self) -> dict[str, Any]:
@@ -66,7 +73,13 @@ class Sizes:
             evaluation_batch=min(evaluation_sizes) if evaluation_sizes else None,
             checkpointing="full" if saved.get("checkpointing") == "full" else self.checkpointing,
             optimizer_kernel="for-loop" if saved.get("optimizer_kernel") == "for-loop" else self.optimizer_kernel,
+            streamed_blocks=self._most_streamed(saved.get("streamed_blocks")),
         )
+
+    def _most_streamed(self, saved: object) -> int | None:
+        if self.streamed_blocks is None or type(saved) is not int:
+            return self.streamed_blocks
+        return max(self.streamed_blocks, saved)
 
     def _is_size(self, value: object) -> TypeGuard[int]:
         return type(value) is int and 0 < value <= self.micro_batch
@@ -81,6 +94,8 @@ class Limits:
     """The number of blocks that activation checkpointing can recompute."""
     batched_step: bool = False
     """Whether the optimizer step updates many tensors at once."""
+    streamable: int = 0
+    """The number of blocks that can be streamed, with those that are; those that the host has memory for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +138,18 @@ def _update_single_tensors(sizes: Sizes, limits: Limits) -> Sizes | None:
     return dataclasses.replace(sizes, optimizer_kernel="for-loop")
 
 
+def _stream_further(sizes: Sizes, limits: Limits) -> Sizes | None:
+    if not sizes.streamed_blocks or limits.streamable <= sizes.streamed_blocks:
+        return None
+    further = max(1, limits.streamable // _FURTHER)
+    return dataclasses.replace(sizes, streamed_blocks=min(sizes.streamed_blocks + further, limits.streamable))
+
+
+# It comes before fewer samples: the streamed blocks are copied for each microbatch, so half of it doubles all copies.
+STREAM_FURTHER = Fallback(
+    shrink=_stream_further,
+    describe=lambda sizes, limits: f"{sizes.streamed_blocks} of {limits.blocks} blocks streamed",
+)
 SMALLER_MICRO_BATCH = Fallback(shrink=_halve_micro_batch, describe=lambda sizes, _: f"microbatch {sizes.micro_batch}")
 RECOMPUTE_BLOCKS = Fallback(
     shrink=_recompute_blocks,
@@ -133,8 +160,8 @@ ONE_TENSOR_AT_A_TIME = Fallback(
 )
 
 FALLBACKS: Mapping[Phase, tuple[Fallback, ...]] = {
-    "update": (SMALLER_MICRO_BATCH, RECOMPUTE_BLOCKS),
-    "optimizer step": (ONE_TENSOR_AT_A_TIME, SMALLER_MICRO_BATCH, RECOMPUTE_BLOCKS),
+    "update": (STREAM_FURTHER, SMALLER_MICRO_BATCH, RECOMPUTE_BLOCKS),
+    "optimizer step": (ONE_TENSOR_AT_A_TIME, STREAM_FURTHER, SMALLER_MICRO_BATCH, RECOMPUTE_BLOCKS),
     "evaluation": (SMALLER_MICRO_BATCH,),
 }
 """The fallbacks of each phase that can run out of memory, in the order in which they are tried."""
@@ -165,9 +192,11 @@ def descriptions(settings: Settings, limits: Limits) -> list[str]:
         steps.append(step)
         sizes = step.sizes
     micro_batches = [str(step.sizes.micro_batch) for step in steps if step.fallback is SMALLER_MICRO_BATCH]
+    streamed = [str(step.sizes.streamed_blocks) for step in steps if step.fallback is STREAM_FURTHER]
     return [
+        *([f"{', '.join(streamed)} of {limits.blocks} blocks are streamed"] if streamed else []),
         *([f"micro_batch is reduced to {', '.join(micro_batches)}"] if micro_batches else []),
-        *(step.description for step in steps if step.fallback is not SMALLER_MICRO_BATCH),
+        *(step.description for step in steps if step.fallback not in (SMALLER_MICRO_BATCH, STREAM_FURTHER)),
         *(
             f"if the optimizer step runs out of memory, {step.description}"
             for step in [next_step("optimizer step", Sizes.from_settings(settings), limits)]

@@ -13,7 +13,7 @@ from shoestring.base.errors import RunError
 from shoestring.base.units import bytes_text
 from shoestring.hardware.catalog import smallest_gpu
 from shoestring.recipe.parts import Parts
-from shoestring.techniques.fallbacks import Phase, Step, next_step
+from shoestring.techniques.fallbacks import STREAM_FURTHER, Phase, Step, next_step
 from shoestring.training.checkpoint.divided import own
 from shoestring.training.engine.parallel.errors import RanksApartError
 from shoestring.training.engine.recovery import WHOLE_BATCH, OutOfMemory, Recovering
@@ -28,6 +28,13 @@ from shoestring.training.run_directory.stored import StoredPlan
 def recovering_update(state: TrainingState, request: SessionRequest, record: Record) -> Recovering:
     """Return a `Recovering` for updates: it retries with smaller microbatches, then with the other fallbacks."""
 
+    def stream_further() -> str:
+        step = next_step("update", state.sizes, state.limits()) if state.sizes.streamed_blocks else None
+        if step is None or step.fallback is not STREAM_FURTHER:
+            return ""
+        state.resize(step.sizes)
+        return step.description
+
     def apply_fallback(failure: str) -> str:
         # The smallest microbatch has failed.
         least = min(state.sizes.micro_batch, state.limits().least_micro_batch)
@@ -41,6 +48,7 @@ def recovering_update(state: TrainingState, request: SessionRequest, record: Rec
         state.optimizer,
         state.mixed_precision,
         on_out_of_memory=partial(_record_out_of_memory, record, state, "update"),
+        before_smaller=stream_further,
         fallback=apply_fallback,
         divisible=not state.parts.learning.whole_batch,
         # Of several processes one alone may fail with its samples, and the others would not make another attempt.

@@ -15,9 +15,16 @@ from shoestring.techniques import checkpointing, deferred_casts, offload
 from shoestring.techniques.streaming import host_memory
 from shoestring.techniques.streaming.host_weights import HostWeights
 from shoestring.techniques.streaming.schedule import SLOTS, streamed_positions
-from shoestring.techniques.streaming.slots import make_slots
-from shoestring.techniques.streaming.stream import Stream, stream_blocks, stream_of
-from shoestring.techniques.streaming.tensors import Streamed, can_be_replaced, streamed_tensors
+from shoestring.techniques.streaming.slots import Slot, make_slots
+from shoestring.techniques.streaming.stream import (
+    Stream,
+    is_streamable,
+    is_streamed,
+    make_streamable,
+    stream_blocks,
+    stream_of,
+)
+from shoestring.techniques.streaming.tensors import Streamed, can_be_replaced, parts, streamed_tensors
 
 Allocate = Callable[[int], Tensor]
 
@@ -31,6 +38,7 @@ def move(model: nn.Module, recipe: object, settings: Settings, device: torch.dev
         offload.move(model, recipe, settings, device)
         return
     blocks, tensors = choose(model, recipe, settings.streamed_blocks)
+    make_streamable(block for block, _ in _streamable_blocks(model, recipe, settings.streamed_blocks))
     stream(model, blocks, tensors, device, allocation(settings, device))
 
 
@@ -69,6 +77,13 @@ def choose(model: nn.Module, recipe: object, count: int) -> tuple[list[nn.Module
 
     Raises UsageError if the model does not have so many blocks with frozen weights.
     """
+    streamable = _streamable_blocks(model, recipe, count)
+    chosen = [streamable[position] for position in streamed_positions(len(streamable), count)]
+    return [block for block, _ in chosen], [own for _, own in chosen]
+
+
+def _streamable_blocks(model: nn.Module, recipe: object, count: int) -> list[tuple[nn.Module, list[Streamed]]]:
+    """Return the blocks with frozen weights, and the tensors of each that are streamed with it. Raises as `choose`."""
     setting, name = f"streamed_blocks={count}", type(model).__name__
     blocks = list(dict.fromkeys(checkpointing.blocks(model, recipe)))
     if not blocks:
@@ -96,8 +111,7 @@ def choose(model: nn.Module, recipe: object, count: int) -> tuple[list[nn.Module
                 "plain tensors, tensor subclasses of torch's kind and 4-bit weights of bitsandbytes are streamed",
                 hint="streamed_blocks=0; or leave the weights plain in model() and set quantization=nf4",
             )
-    chosen = [streamable[position] for position in streamed_positions(len(streamable), count)]
-    return [block for block, _ in chosen], [own for _, own in chosen]
+    return streamable
 
 
 def stream(
@@ -135,9 +149,69 @@ def stream(
     slots = make_slots(slot_sizes(weights), device)
     for module in [model] if modules is None else modules:
         move_module(module, chain(*tensors), recurse=modules is None)
-    streaming = Stream(weights, slots)
+    streaming = Stream(weights, slots, allocate)
     stream_blocks(blocks, streaming)
     return streaming
+
+
+def further_host_bytes(model: nn.Module, recipe: object) -> list[int]:
+    """Return the host memory that each further block needs which `stream_more` can stream: none of it from the disk.
+
+    The list is empty for a model without streamed blocks.
+    """
+    streaming = stream_of(model)
+    is_on_disk = streaming is not None and streaming.allocate is host_memory.allocate_on_disk
+    return [0 if is_on_disk else sum(map(_bytes, own)) for _, own in _resident(model, recipe)]
+
+
+def stream_more(model: nn.Module, recipe: object, count: int) -> list[tuple[Tensor, Tensor]]:
+    """Stream `count` blocks of a model that streams fewer, or all that can be; it stays as it is if it streams as many.
+
+    The blocks that are streamed already stay so, and the others are spread evenly among those that were on the device.
+    Returns each weight that the model had on the device with the one that it has now.
+
+    Raises RunError if there is no disk space for their weights.
+    """
+    streaming, resident = stream_of(model), _resident(model, recipe)
+    if streaming is None or not resident or count <= len(streaming.weights):
+        return []
+    further = min(count - len(streaming.weights), len(resident))
+    added = dict(resident[position] for position in streamed_positions(len(resident), further))
+    of_streamed = iter(streaming.weights)
+    weights: list[HostWeights] = []
+    replaced: list[tuple[Tensor, Tensor]] = []
+    blocks = list(dict.fromkeys(checkpointing.blocks(model, recipe)))
+    blocks = [block for block in blocks if is_streamed(block) or block in added]
+    for block in blocks:
+        if block not in added:
+            weights.append(next(of_streamed))
+            continue
+        before = [streamed.value for streamed in added[block]]
+        weights.append(HostWeights(added[block], streaming.allocate))
+        replaced += zip(before, (streamed.value for streamed in added[block]), strict=True)
+    stream_blocks(blocks, Stream(weights, _slots_for(weights, streaming.slots), streaming.allocate))
+    return replaced
+
+
+def _slots_for(weights: Sequence[HostWeights], slots: Sequence[Slot]) -> Sequence[Slot]:
+    """Return the `slots` if the weights fit into them, and otherwise larger or further ones."""
+    sizes = slot_sizes(weights)
+    if len(sizes) == len(slots) and all(slot.buffer.nbytes >= size for slot, size in zip(slots, sizes, strict=True)):
+        return slots
+    return make_slots(sizes, slots[0].buffer.device)
+
+
+def _resident(model: nn.Module, recipe: object) -> list[tuple[nn.Module, list[Streamed]]]:
+    """Return the blocks on the device that can be streamed, and their tensors."""
+    blocks = list(dict.fromkeys(checkpointing.blocks(model, recipe)))
+    if not any(map(is_streamed, blocks)):
+        return []
+    pairs = zip(blocks, streamed_tensors(model, blocks), strict=True)
+    return [(block, own) for block, own in pairs if own and is_streamable(block) and not is_streamed(block)]
+
+
+def _bytes(streamed: Streamed) -> int:
+    return sum(part.nbytes for part in parts(streamed.value))
 
 
 def slot_sizes(weights: Sequence[HostWeights]) -> list[int]:

@@ -9,7 +9,7 @@ not be recomputed for this, and may be.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node, saved_tensors_hooks
 
 from shoestring.techniques import checkpointing, trees
+from shoestring.techniques.streaming import host_memory
 from shoestring.techniques.streaming.host_weights import HostWeights
 from shoestring.techniques.streaming.schedule import Pass, SlotContents
 from shoestring.techniques.streaming.slots import Slot
@@ -27,9 +28,17 @@ from shoestring.techniques.streaming.tensors import Streamed, parts, set_parts, 
 class Stream:
     """The streamed blocks of a model."""
 
-    def __init__(self, weights: Sequence[HostWeights], slots: Sequence[Slot]) -> None:
-        """Stream blocks with these `weights`, in the order in which they run, through the `slots`."""
-        self.weights, self.slots = list(weights), list(slots)
+    def __init__(
+        self,
+        weights: Sequence[HostWeights],
+        slots: Sequence[Slot],
+        allocate: Callable[[int], Tensor] = host_memory.allocate,
+    ) -> None:
+        """Stream blocks with these `weights`, in the order in which they run, through the `slots`.
+
+        `allocate` returns memory for the weights of blocks that are streamed later.
+        """
+        self.weights, self.slots, self.allocate = list(weights), list(slots), allocate
         self.contents = SlotContents(len(self.weights), len(self.slots))
         self.copies = 0
         """The number of copies so far."""
@@ -71,43 +80,52 @@ class Stream:
             self.copies += 1
 
 
-class StreamedBlock:
-    """A block that runs with the weights in its slot."""
+class StreamableBlock:
+    """A block that runs with the weights in its slot, once it is streamed."""
 
-    def __init__(self, block: nn.Module, stream: Stream, number: int) -> None:
-        self.block, self.stream, self.number = block, stream, number
+    def __init__(self, block: nn.Module) -> None:
+        self.block = block
+        self.stream: Stream | None = None
+        """None as long as all of the block stays on the device."""
+
+    def attach(self, stream: Stream, number: int) -> None:
+        """Run with the weights that `stream` has for the block with this number from now on."""
+        self.stream, self.number = stream, number
         self._weights, self._buffer = stream.weights[number], stream.slot(number).buffer
         self._storage = self._buffer.untyped_storage()._cdata
         views = self._weights.layout.views(self._buffer)
         self._in_slot = [
             (streamed, with_parts(streamed.value, own)) for streamed, own in self._weights.by_tensor(views)
         ]
-        self._recurrent = [module for module in block.modules() if isinstance(module, nn.RNNBase)]
+        self._recurrent = [module for module in self.block.modules() if isinstance(module, nn.RNNBase)]
 
     def run(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return what `forward` returns, which is the block's own."""
-        stream, number = self.stream, self.number
+        stream = self.stream
+        if stream is None:
+            return forward(*args, **kwargs)
+        number = self.number
         if is_in_backward():
             stream.begin(number, "backward")
-            with self._installed(), self._saved_as_places():
+            with self._installed(), self._saved_as_places(stream):
                 return forward(*args, **kwargs)
         stream.begin(number, "forward" if torch.is_grad_enabled() and stream.trains else "inference")
-        with self._installed(), self._saved_as_places():
+        with self._installed(), self._saved_as_places(stream):
             outputs = forward(*args, **kwargs)
-        is_trained = self._follow_backward((args, kwargs), outputs)
+        is_trained = self._follow_backward(stream, (args, kwargs), outputs)
         if torch.is_grad_enabled():
             stream.trains = is_trained
         stream.end(number, "forward" if is_trained else "inference")
         return outputs
 
-    def _follow_backward(self, inputs: Any, outputs: Any) -> bool:
+    def _follow_backward(self, stream: Stream, inputs: Any, outputs: Any) -> bool:
         """Have the weights in the slot whenever the block's backward runs; return whether there may be one.
 
         Autograd runs the operators of a thread in the reverse order of their forward, so the block's backward begins
         with the operator of an output and is over before that of an input.
         """
         before, after = _nodes(inputs), _nodes(outputs)
-        stream, number = self.stream, self.number
+        number = self.number
         for node in after - before:  # an input that is returned belongs to another block
             node.register_prehook(lambda _: stream.begin(number, "backward"))
         if after - before:
@@ -152,11 +170,11 @@ class StreamedBlock:
     def _is_in_slot(self, value: Any) -> bool:
         return all(part.untyped_storage()._cdata == self._storage for part in parts(value))
 
-    def _saved_as_places(self) -> saved_tensors_hooks:
+    def _saved_as_places(self, stream: Stream) -> saved_tensors_hooks:
         """Return the context in which autograd saves a tensor in the slot as its place, and others as outside of it."""
         outer = torch._C._autograd._top_saved_tensors_default_hooks(False)
         pack_other, unpack_other = outer or (_same, _same)
-        storage, buffer, stream, number = self._storage, self._buffer, self.stream, self.number
+        storage, buffer, number = self._storage, self._buffer, self.number
 
         def pack(tensor: Tensor) -> Any:
             if tensor.untyped_storage()._cdata != storage:
@@ -181,24 +199,53 @@ class _Place(tuple[Any, ...]):
     __slots__ = ()
 
 
-def stream_blocks(blocks: Sequence[nn.Module], stream: Stream) -> None:
-    """Let the `blocks`, whose weights `stream` has in this order, run with the weights in its slots.
+def make_streamable(blocks: Iterable[nn.Module]) -> None:
+    """Let the `blocks` be streamed later.
 
     Apply it before checkpointing, so that a recomputed block is given its weights again.
     """
+    for block in blocks:
+        if _streamable(block) is None:
+            changed: Any = block
+            changed.forward = _forward(StreamableBlock(block))
+
+
+def stream_blocks(blocks: Sequence[nn.Module], stream: Stream) -> None:
+    """Let the `blocks`, whose weights `stream` has in this order, run with the weights in its slots.
+
+    Those that `make_streamable` was not applied to must not be checkpointed yet.
+    """
+    make_streamable(blocks)
     for number, block in enumerate(blocks):
-        changed: Any = block
-        changed.forward = _forward(StreamedBlock(block, stream, number))
+        streamable = _streamable(block)
+        assert streamable is not None
+        streamable.attach(stream, number)
 
 
-def stream_of(model: nn.Module) -> Stream | None:
+def stream_of(module: nn.Module) -> Stream | None:
     """Return the stream of a model's streamed blocks, also if other techniques were applied to them; None without."""
-    streams = (getattr(module.forward, "stream", None) for module in model.modules())
-    return next((stream for stream in streams if isinstance(stream, Stream)), None)
+    streams = (streamable.stream for each in module.modules() if (streamable := _streamable(each)))
+    return next((stream for stream in streams if stream is not None), None)
 
 
-def _forward(streamed: StreamedBlock) -> Callable[..., Any]:
-    block = streamed.block
+def is_streamed(block: nn.Module) -> bool:
+    """Return whether the weights of a block are streamed."""
+    streamable = _streamable(block)
+    return streamable is not None and streamable.stream is not None
+
+
+def is_streamable(block: nn.Module) -> bool:
+    """Return whether `make_streamable` was applied to a block."""
+    return _streamable(block) is not None
+
+
+def _streamable(module: nn.Module) -> StreamableBlock | None:
+    streamable = getattr(module.forward, "streamable", None)
+    return streamable if isinstance(streamable, StreamableBlock) else None
+
+
+def _forward(streamable: StreamableBlock) -> Callable[..., Any]:
+    block = streamable.block
     # transformers' layers wrap their forward in checkpointing code, which would recompute without these weights.
     switchable = checkpointing.is_switchable(block)
     unwrapped = getattr(type(block).forward, "__wrapped__", None) if switchable else None
@@ -208,9 +255,9 @@ def _forward(streamed: StreamedBlock) -> Callable[..., Any]:
     def streamed_forward(*args: Any, **kwargs: Any) -> Any:
         if switchable and checkpointing.is_recomputed(block) and block.training and torch.is_grad_enabled():
             kwargs = checkpointing.without_cache(kwargs)
-        return streamed.run(forward, args, kwargs)
+        return streamable.run(forward, args, kwargs)
 
-    streamed_forward.stream = streamed.stream  # type: ignore[attr-defined]
+    streamed_forward.streamable = streamable  # type: ignore[attr-defined]
     return streamed_forward
 
 

@@ -115,19 +115,22 @@ class Recovering:
         mixed_precision: MixedPrecision,
         *,
         on_out_of_memory: Callable[[OutOfMemory], None] = lambda _: None,
+        before_smaller: Callable[[], str] = lambda: "",
         fallback: Callable[[str], str] = lambda _: "",
         divisible: bool = True,
         skips_refused: bool = False,
     ) -> None:
-        """`on_out_of_memory` is called after each failed attempt. `fallback` is called with the error message when the
-        smallest microbatch does not fit: it reduces memory in another way and returns a description of it, or an empty
-        string if there is no other way. An evaluation passes None as the optimizer. The microbatch of a loss that
-        compares all samples of an update is not `divisible`: then the fallback is the first way. With `skips_refused` a
-        smaller microbatch for which the loss raises an error, such as an odd one, is passed over.
+        """`on_out_of_memory` is called after each failed attempt. `before_smaller` is called before the microbatch
+        becomes smaller: it may reduce memory in a cheaper way and return a description of it, or an empty string.
+        `fallback` is called with the error message when the smallest microbatch does not fit: it reduces memory in
+        another way and returns a description of it, or an empty string if there is no other way. An evaluation passes
+        None as the optimizer. The microbatch of a loss that compares all samples of an update is not `divisible`: then
+        the fallback is the first way. With `skips_refused` a smaller microbatch for which the loss raises an error,
+        such as an odd one, is passed over.
         """
         self._divisible, self._skips_refused = divisible, skips_refused
         self._model, self._optimizer, self._mixed_precision = model, optimizer, mixed_precision
-        self._on_out_of_memory, self._fallback = on_out_of_memory, fallback
+        self._on_out_of_memory, self._before_smaller, self._fallback = on_out_of_memory, before_smaller, fallback
         self._buffers = BufferBackup(model)
 
     def run(self, attempt: Callable[[int], T | Failure], micro_batch: int) -> tuple[T, int]:
@@ -172,6 +175,9 @@ class Recovering:
                     scaler.load_state_dict(scale)
                     overflows = 0
                 failed, micro_batch = micro_batch, self._next_micro_batch(result.message, micro_batch)
+                # A fallback may have replaced buffers, whose earlier ones would stay in memory with their backup.
+                self._buffers = BufferBackup(self._model)
+                retry_with_freed_memory(self._buffers.save, "copying the model's buffers")
                 continue
             if isinstance(result, RepeatedUpdate):
                 discard_attempt(self._model, self._optimizer, self._mixed_precision)
@@ -193,6 +199,9 @@ class Recovering:
         least = least_micro_batch(
             batch_norm=trains_batch_norm(self._model), whole_batch=None if self._divisible else micro_batch
         )
+        if description := self._before_smaller():
+            self._on_out_of_memory(OutOfMemory(failure=failure, micro_batch=micro_batch, action=description))
+            return micro_batch
         smaller = halved(micro_batch, least)
         description = f"microbatch {smaller}" if smaller < micro_batch else self._fallback(failure)
         if not description:

@@ -6,10 +6,11 @@ Sample order, schedule and random numbers are functions of the seed and the upda
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.optim import Optimizer
 
 from shoestring.base.errors import CheckpointError, UsageError
@@ -24,6 +25,7 @@ from shoestring.techniques import (
 )
 from shoestring.techniques.fallbacks import Limits, Sizes, least_micro_batch
 from shoestring.techniques.norms import trains_batch_norm
+from shoestring.techniques.streaming import placement
 from shoestring.training.checkpoint.compatibility import history_problems, optimizer_state_mismatches, state_mismatches
 from shoestring.training.checkpoint.trained import state_like
 from shoestring.training.engine.averaging import AveragedWeights
@@ -34,6 +36,7 @@ from shoestring.training.engine.parallel.fully_sharded import FullySharded
 from shoestring.training.engine.precision import MixedPrecision
 from shoestring.training.engine.schedulers import SteppedSchedulers
 from shoestring.training.engine.untrained import UntrainedTensors
+from shoestring.training.monitor.host_memory import host_memory
 
 
 class State(Protocol):
@@ -245,7 +248,17 @@ class TrainingState:
             ),
             blocks=len(checkpointing.blocks(self.model, self.parts)),
             batched_step=kernels.is_batched(self.optimizer),
+            streamable=self._streamable(),
         )
+
+    def _streamable(self) -> int:
+        """Return how many blocks can be streamed with what the host has left, with those that are."""
+        if not self.sizes.streamed_blocks:
+            return 0
+        processes = distributed.get_world_size() if distributed.is_initialized() else 1
+        needed = accumulate(placement.further_host_bytes(self.model, self.parts))
+        free = host_memory().free_bytes // processes
+        return self.sizes.streamed_blocks + sum(size <= free for size in needed)
 
     def release(self) -> None:
         if self.cuda_graphs:
@@ -259,6 +272,18 @@ class TrainingState:
             self.cuda_graphs = None
         if sizes.optimizer_kernel == "for-loop":
             kernels.choose(self.optimizer, "for-loop")
+        if sizes.streamed_blocks:
+            self._stream_more(sizes.streamed_blocks)
+
+    def _stream_more(self, count: int) -> None:
+        replaced = placement.stream_more(self.model, self.parts, count)
+        if not replaced:
+            return
+        # Whatever still has a weight that was on the device would keep its memory.
+        current = {id(before): after for before, after in replaced}
+        for group in self.optimizer.param_groups:
+            group["params"] = [current.get(id(parameter), parameter) for parameter in group["params"]]
+        self._parameters = [(parameter, parameter.requires_grad) for parameter in self.model.parameters()]
 
     def _require_fits(self, saved: Mapping[str, Any]) -> None:
         missing = {"model", "optimizer", "scaler", "progress"} - saved.keys()

@@ -36,6 +36,11 @@ class HostMemory:
     def is_near_limit(self) -> bool:
         return self.used_bytes >= _NEAR * self.limit_bytes
 
+    @property
+    def free_bytes(self) -> int:
+        """What can be used until the limit is near."""
+        return max(0, int(_NEAR * self.limit_bytes) - self.used_bytes)
+
     def text(self) -> str:
         return f"{bytes_text(self.used_bytes)} of {bytes_text(self.limit_bytes)}"
 
