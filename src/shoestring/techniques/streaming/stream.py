@@ -222,9 +222,9 @@ def stream_blocks(blocks: Sequence[nn.Module], stream: Stream) -> None:
         streamable.attach(stream, number)
 
 
-def stream_of(module: nn.Module) -> Stream | None:
+def stream_of(model: nn.Module) -> Stream | None:
     """Return the stream of a model's streamed blocks, also if other techniques were applied to them; None without."""
-    streams = (streamable.stream for each in module.modules() if (streamable := _streamable(each)))
+    streams = (streamable.stream for streamable in map(_streamable, model.modules()) if streamable)
     return next((stream for stream in streams if stream is not None), None)
 
 

@@ -253,12 +253,12 @@ class TrainingState:
 
     def _streamable(self) -> int:
         """Return how many blocks can be streamed with what the host has left, with those that are."""
-        if not self.sizes.streamed_blocks:
-            return 0
-        processes = distributed.get_world_size() if distributed.is_initialized() else 1
-        needed = accumulate(placement.further_host_bytes(self.model, self.parts))
-        free = host_memory().free_bytes // processes
-        return self.sizes.streamed_blocks + sum(size <= free for size in needed)
+        count = self.sizes.streamed_blocks or 0
+        # Each of several processes would find another number, and they have to repeat an update in the same way.
+        if not count or (distributed.is_initialized() and distributed.get_world_size() > 1):
+            return count
+        free = host_memory().free_bytes
+        return count + sum(size <= free for size in accumulate(placement.further_host_bytes(self.model, self.parts)))
 
     def release(self) -> None:
         if self.cuda_graphs:
