@@ -380,6 +380,12 @@ BENCHMARKS = (
         _MODEL,
     ),
     _benchmark(
+        "streaming_large",
+        "How much host memory does a model of 3.4 GB need that is streamed from the disk?",
+        "-m benchmarks.finetune.streamed_large MODEL --json OUT",
+        _MODEL,
+    ),
+    _benchmark(
         "same_settings",
         "Does one command choose the same settings on a busy machine?",
         "-m benchmarks.plan.same_settings --json OUT",
