@@ -1,4 +1,4 @@
-"""LoRA and the merged export of a model that is larger than the memory they take, streamed from the disk.
+"""The host memory of LoRA and of the merged export of a large model that is streamed from the disk.
 
     python -m benchmarks.finetune.streamed_large TOKENIZER [--layers 24] [--json OUT]
 

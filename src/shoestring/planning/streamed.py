@@ -118,8 +118,8 @@ def _from_disk(candidates: Candidates, layouts: Sequence[Settings], fitting: Seq
     for item in fitting:
         settings = item.settings.replace(stream_from="disk")
         from_disk[settings] = candidates.evaluate(settings)
-    for layout in layouts:
-        if layout.sharding in WHOLE and fitting:
+    for layout in layouts if fitting else ():
+        if layout.sharding in WHOLE:
             for item in _streamed(candidates, layout.replace(stream_from="disk")):
                 from_disk.setdefault(item.settings, item)
     return [*from_disk.values()]

@@ -44,10 +44,7 @@ def begin(session: TrainingSession) -> None:
     record.started(
         state.update,
         device=device_name(request.device),
-        settings=request.settings.replace(
-            micro_batch=state.sizes.micro_batch,
-            streamed_blocks=state.sizes.streamed_blocks or request.settings.streamed_blocks,
-        ),
+        settings=request.settings.replace(micro_batch=state.sizes.micro_batch),
         parameters=ParameterCount(state.model),
     )
     if state.update < state.total_updates:
