@@ -105,7 +105,8 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
 
 def digest(file: Path) -> str:
     """Return the SHA-256 of a file."""
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+    with file.open("rb") as stream:  # block by block: this process's memory is measured
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def in_process(**task: Any) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def measure(tokenizer: Path, layers: int, folder: Path) -> dict[str, Any]:
     model.mkdir()
     size = write_model(model, layers, tokenizer)
     values = {"model": str(model), "data": str(data), "lora_r": 8, "weights": "bf16", "precision": "fp32"}
-    values |= {"seq_len": 96, "effective_batch": 2, "micro_batch": 1, "subset": 2, "epochs": 1}
+    values |= {"seq_len": 96, "effective_batch": 2, "micro_batch": 1, "subset": 2, "epochs": 1, "answer_tokens": 1}
     values |= {"streamed_blocks": layers, "stream_from": "disk"}
     task = {"run": str(folder / "run"), "values": values}
     result: dict[str, Any] = {"model bytes": size, "layers": layers}

@@ -116,6 +116,27 @@ class Following(Scaled):
         model.sum.zero_()
 
 
+class Adapted(Small):
+    """Frozen blocks with trained adapters, whose weights can be streamed."""
+
+    block_count = 6
+
+    def block(self) -> nn.Module:
+        return Adapter()
+
+
+class Adapter(nn.Module):
+    """A frozen layer and a small one beside it that is trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(WIDTH, WIDTH).requires_grad_(requires_grad=False)
+        self.adapter, self.dropout = nn.Linear(WIDTH, WIDTH, bias=False), nn.Dropout(0.4)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return values + torch.tanh(self.frozen(values)) + self.adapter(self.dropout(values))
+
+
 class Whole(Small):
     """A loss that compares all samples of an update."""
 

@@ -141,6 +141,7 @@ SCENARIOS = (
     Scenario(name="session checkpointing", work=lambda: Session(recipes.Small, checkpointing="full")),
     Scenario(name="session offload optimizer", work=lambda: Session(recipes.Small, offload="optimizer")),
     Scenario(name="session offload parameters", work=lambda: Session(recipes.Weighted, offload="parameters")),
+    Scenario(name="session streamed", work=lambda: Session(recipes.Adapted, streamed_blocks=3, checkpointing="2")),
     Scenario(name="session weighted", work=lambda: Session(recipes.Weighted, micro_batch=3)),
     Scenario(name="session whole batch", work=lambda: Session(recipes.Whole, micro_batch=8)),
     Scenario(name="session shards", work=lambda: Session(recipes.Small, logical_shards=2)),
