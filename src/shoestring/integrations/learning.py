@@ -12,7 +12,7 @@ from typing import Any
 
 from shoestring.base.errors import CheckpointError, UsageError
 from shoestring.base.reading import COUNT, OBJECT, find_problems
-from shoestring.base.units import count_text
+from shoestring.base.units import count_text, plural
 from shoestring.integrations.argument_kinds import LENGTH, effect_of
 from shoestring.integrations.learning_facts import VERSION, learning_facts
 from shoestring.integrations.optimization import Optimization, is_independent_of_length
@@ -94,9 +94,7 @@ class Learning:
             changes = {"optimizer": [f"the optimizer was another one; {effect_of('optim')}"]}
         before, after = saved["trainer"]["max_steps"], self._trainer.state.max_steps
         self._require_length(saved["trainer"]["global_step"], before, after)
-        length = (
-            [] if after == before else [f"the run had {count_text(before)} updates, and has {count_text(after)} now"]
-        )
+        length = [] if after == before else [f"the run had {plural(before, 'update')}, and has {count_text(after)} now"]
         permitted = ("schedule",) if self._extend else ()
         problems = [line for part, lines in changes.items() if part not in permitted for line in lines]
         self._require([*problems, *([] if self._extend else length)], _HINT if problems else _EXTEND_HINT)
@@ -118,6 +116,9 @@ class Learning:
         )
 
     def _schedule_text(self, before: int, after: int) -> str:
+        is_ended = self._trainer.state.global_step == before
+        if is_ended and not hasattr(self._trainer.train_dataset, "__len__"):
+            return "the data has no length, so it begins again, where a run of the new length would have continued it"
         if is_independent_of_length(self._trainer.args, (before, after)):
             return (
                 "its schedule does not depend on that, so it ends with the bits of a run that had them from the start"

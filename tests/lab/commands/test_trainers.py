@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import Trainer, TrainingArguments
 
 from shoestring.integrations.trainer import surviving
@@ -18,7 +19,7 @@ from tests.integrations.test_splitting import (
     ooms,
     train_trl,
 )
-from tests.integrations.test_trainer import DropoutModel, Sums
+from tests.integrations.test_trainer import DropoutModel, Stream, Sums
 from tests.lab.commands.demand import Demand
 
 pytestmark = pytest.mark.filterwarnings(r"ignore:.*gradient_checkpointing\w*` is deprecated")
@@ -30,7 +31,7 @@ TWO_FIT = 4
 """GiB of a sample of which a T4 has space for three, so that four are halved to two."""
 
 
-def train(run, demand, model=DropoutModel, data=Sums, callbacks=(), **options):
+def train(run, demand, model=DropoutModel, data=Sums, callbacks=(), *, extend=False, **options):
     """Train an epoch, in fp16 unless the options differ; return the weights.
 
     An update has two microbatches of 4.
@@ -39,7 +40,7 @@ def train(run, demand, model=DropoutModel, data=Sums, callbacks=(), **options):
         output_dir=str(run.parent / "own"), per_device_train_batch_size=4, gradient_accumulation_steps=2,
         learning_rate=1e-2, report_to=[], logging_steps=1, seed=5, **({"num_train_epochs": 1} | GPU | options),
     )  # fmt: skip
-    with surviving(run) as survive:
+    with surviving(run, extend=extend) as survive:
         torch.manual_seed(3)
         trainer = survive(Trainer)(
             model=demand.limit(model()), args=arguments, train_dataset=data(), eval_dataset=data(),
@@ -75,6 +76,23 @@ def test_kills_and_out_of_memory_do_not_change_the_bits(tmp_path):
     weights = train(tmp_path / "run", Demand(TWO_FIT))
     assert all(torch.equal(value, weights[name]) for name, value in expected.items())
     assert newest(tmp_path / "run")["fit"]["micro_batch"] == 2
+
+
+def adapted():
+    """Return the model with an adapter of peft."""
+    return get_peft_model(DropoutModel(), LoraConfig(r=2, target_modules=["0"]))
+
+
+def test_an_extended_run_with_an_adapter_and_data_without_a_length(tmp_path):
+    """The library does not save where such data was when the run ended."""
+    options = {"model": adapted, "data": Stream, "lr_scheduler_type": "constant"}
+    before = train(tmp_path / "run", Demand(), **options, max_steps=1)
+    weights = train(tmp_path / "run", Demand(), **options, max_steps=2, extend=True)
+    assert [
+        name for name, value in before.items() if value.is_floating_point() and not torch.equal(value, weights[name])
+    ]
+    notes = (tmp_path / "run" / "events.jsonl").read_text()
+    assert "the run had 1 update, and has 2 now: the data has no length, so it begins again" in notes
 
 
 def test_best_evaluation_saves_a_checkpoint_of_the_run(tmp_path):
