@@ -19,6 +19,7 @@ from torch.autograd.graph import Node, saved_tensors_hooks
 
 from shoestring.techniques import checkpointing, trees
 from shoestring.techniques.streaming import host_memory
+from shoestring.techniques.streaming.block_order import BlockOrder
 from shoestring.techniques.streaming.host_weights import HostWeights
 from shoestring.techniques.streaming.schedule import Pass, SlotContents
 from shoestring.techniques.streaming.slots import Slot
@@ -42,6 +43,8 @@ class Stream:
         self.contents = SlotContents(len(self.weights), len(self.slots))
         self.copies = 0
         """The number of copies so far."""
+        self.order: BlockOrder | None = None
+        """Set while the microbatches of an update take turns."""
         self.trains = True
         """Whether backward followed the latest forward of a block that computed gradients, and so may the next one."""
         self._in_backward: int | None = None
@@ -106,17 +109,24 @@ class StreamableBlock:
             return forward(*args, **kwargs)
         number = self.number
         if is_in_backward():
-            stream.begin(number, "backward")
-            with self._installed(), self._saved_as_places(stream):
-                return forward(*args, **kwargs)
-        stream.begin(number, "forward" if torch.is_grad_enabled() and stream.trains else "inference")
-        with self._installed(), self._saved_as_places(stream):
-            outputs = forward(*args, **kwargs)
+            return self.compute(forward, args, kwargs, "backward")
+        if stream.order is not None:
+            return stream.order.call(self, forward, args, kwargs)
+        pass_: Pass = "forward" if torch.is_grad_enabled() and stream.trains else "inference"
+        outputs = self.compute(forward, args, kwargs, pass_)
         is_trained = self._follow_backward(stream, (args, kwargs), outputs)
         if torch.is_grad_enabled():
             stream.trains = is_trained
         stream.end(number, "forward" if is_trained else "inference")
         return outputs
+
+    def compute(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], pass_: Pass) -> Any:
+        """Return what `forward` returns with the weights in the slot."""
+        stream = self.stream
+        assert stream is not None
+        stream.begin(self.number, pass_)
+        with self._installed(), self._saved_as_places(stream):
+            return forward(*args, **kwargs)
 
     def _follow_backward(self, stream: Stream, inputs: Any, outputs: Any) -> bool:
         """Have the weights in the slot whenever the block's backward runs; return whether there may be one.

@@ -1,0 +1,311 @@
+"""Each streamed block for all microbatches of an update, before the next block is copied.
+
+The forward of each microbatch pauses at every streamed block until all microbatches have come there (`turns.py`). The
+graph of autograd is cut there: the block computes without a graph, and backward recomputes it from its inputs, as
+activation checkpointing does. So an update copies each streamed block once for the forwards and once for the backwards.
+
+The loss of a microbatch and the backward from there to its last streamed block are computed in one turn, microbatch by
+microbatch. Then backward goes through the streamed blocks in the reverse order, in each of them through all microbatches.
+Gradients are added to those of the parameters in the order of the microbatches.
+
+These tensors are stored for all microbatches of an update at the same time:
+
+- its batch, and what the Python code around the blocks refers to in the middle of a forward, such as masks, positions
+  and the embeddings;
+- the inputs of each streamed block, until its backward is over. The output of a block that is the input of the next
+  one is one tensor;
+- the graph of what is computed between streamed blocks. Of a resident block that is recomputed it is the block's inputs;
+- in backward, a gradient for each output of the streamed block that is next, and for each input that several blocks
+  share.
+
+The activations of a streamed block, and of a resident one that is recomputed, and those of the loss exist for one
+microbatch at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from shoestring.techniques import checkpointing, trees
+from shoestring.techniques.streaming.turns import Suspendable
+
+if TYPE_CHECKING:
+    from shoestring.techniques.streaming.stream import Stream, StreamableBlock
+
+T = TypeVar("T")
+Backward = Callable[[Tensor], None]
+"""Begins the backward of a loss, or remembers the loss for it."""
+
+
+class _Gradients:
+    """The gradients that have reached a cut in the graph, one or None for each of its tensors."""
+
+    def __init__(self) -> None:
+        self.values: list[Tensor | None] = []
+
+    def add(self, gradients: Sequence[Tensor | None]) -> None:
+        """Add gradients of one backward. There are several, if not only the next block uses the output of a block."""
+        if not self.values:
+            self.values = list(gradients)
+            return
+        pairs = zip(self.values, gradients, strict=True)
+        self.values = [new if old is None else old if new is None else old + new for old, new in pairs]
+
+
+class _Cut(torch.autograd.Function):
+    """Returns tensors of the same memory whose gradients are stored, and go no further."""
+
+    @staticmethod
+    def forward(ctx: Any, _: Tensor, gradients: _Gradients, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.gradients = gradients
+        # Views would not be allowed to be changed in place.
+        return tuple(tensor.data for tensor in tensors)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, None, None]:
+        ctx.gradients.add(gradients)
+        return None, None, None
+
+
+def _cut(tensors: Sequence[Tensor]) -> tuple[Sequence[Tensor], _Gradients]:
+    gradients = _Gradients()
+    if not tensors:
+        return (), gradients
+    return _Cut.apply(torch.empty(0, requires_grad=True), gradients, tensors), gradients  # type: ignore[no-untyped-call]
+
+
+def _replaced(tree: Any, others: dict[int, Tensor]) -> Any:
+    """Return nested values with other tensors, by the identity of those that they replace."""
+    return trees.mapped(lambda leaf: others.get(id(leaf), leaf), tree)
+
+
+@dataclass(kw_only=True)
+class _Call:
+    """The forward of a streamed block for a microbatch, of which backward needs the inputs."""
+
+    block: StreamableBlock
+    forward: Callable[..., Any]
+    arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    inputs: list[Tensor]
+    """The arguments that require a gradient, each once."""
+    first_used: list[Tensor]
+    """Those of them that no earlier call of the microbatch has."""
+    versions: list[int]
+    outputs: list[int]
+    """The positions of the outputs that require a gradient, among the leaves of all."""
+    gradients: _Gradients
+    autocast: Callable[[], ExitStack]
+
+
+@dataclass(kw_only=True)
+class _Microbatch:
+    """What is stored of a microbatch between its turns."""
+
+    loss: Tensor | None = None
+    calls: dict[int, _Call] = field(default_factory=dict)
+    """The calls of streamed blocks by round."""
+    pending: dict[int, Tensor] = field(default_factory=dict)
+    """The gradients of inputs that earlier calls have too, by the identity of the input."""
+    used: set[int] = field(default_factory=set)
+    """The identities of the inputs of all calls."""
+
+    def begin_backward(self) -> None:
+        """Run the backward of the loss, down to the last streamed block."""
+        loss, self.loss = self.loss, None
+        if loss is not None:
+            torch.autograd.backward(loss)
+
+    def continue_backward(self, round_: int) -> None:
+        """Run the backward of a call of a streamed block, and of what is between it and the one before."""
+        call = self.calls.pop(round_)
+        gradients = self._backward_of_block(call)
+        for tensor, gradient in zip(call.inputs, gradients, strict=True):
+            if gradient is not None:
+                self.pending[id(tensor)] = gradient
+        roots = [tensor for tensor in call.first_used if id(tensor) in self.pending]
+        of_roots = [self.pending.pop(id(tensor)) for tensor in roots]
+        del call, gradients
+        if roots:
+            torch.autograd.backward(roots, of_roots)
+
+    def _backward_of_block(self, call: _Call) -> list[Tensor | None]:
+        """Run the backward of a streamed block, and return the gradients of its inputs, with those of later calls."""
+        pending = [self.pending.pop(id(tensor), None) for tensor in call.inputs]
+        if not any(gradient is not None for gradient in call.gradients.values):
+            return pending
+        if [tensor._version for tensor in call.inputs] != call.versions:
+            raise RuntimeError("an input of a streamed block was modified by an in-place operation after its forward")
+        inputs, gradients = _cut(call.inputs)
+        others = {id(tensor): other for tensor, other in zip(call.inputs, inputs, strict=True)}
+        with call.autocast(), checkpointing.preserve_running_statistics(call.block.block):
+            args, kwargs = _replaced(call.arguments, others)
+            leaves = trees.leaves(call.block.compute(call.forward, args, kwargs, "backward"))
+        pairs = [
+            (tensor, gradient)
+            for tensor, gradient in (
+                *zip((leaves[position] for position in call.outputs), call.gradients.values, strict=True),
+                # The gradients of later blocks come first in the sum, as in a backward of the whole graph.
+                *zip(inputs, pending, strict=True),
+            )
+            if gradient is not None and tensor.requires_grad
+        ]
+        del leaves, args, kwargs
+        torch.autograd.backward([tensor for tensor, _ in pairs], [gradient for _, gradient in pairs])
+        return gradients.values or [None] * len(call.inputs)
+
+
+class BlockOrder:
+    """The forwards and backwards of the microbatches of one update."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._microbatches: list[_Microbatch] = []
+        self._turns: list[Suspendable[Any]] = []
+        self._current = self._round = self._last = 0
+
+    def run(self, works: Sequence[Callable[[Backward], T]]) -> list[T]:
+        """Return the results of `works`, each of which computes the loss of a microbatch and calls what it is given to
+        begin its backward, as its last step.
+
+        The gradients are added to those of the parameters. After an error or an interruption nothing runs any more, and
+        nothing is stored.
+        """
+        self._microbatches = [_Microbatch() for _ in works]
+        around = _same_device(self._stream.slots[0].buffer.device)
+        self._turns = [
+            Suspendable(lambda work=work, own=own: work(lambda loss: setattr(own, "loss", loss)), around)  # type: ignore[misc]
+            for work, own in zip(works, self._microbatches, strict=True)
+        ]
+        results: list[T] = []
+        self._stream.order = self
+        try:
+            self._run_forwards(results)
+            self._stream.order = None
+            self._run_backwards()
+        finally:
+            self._stream.order = None
+            turns, self._turns, self._microbatches = self._turns, [], []
+            for turn in turns:
+                turn.close()
+        return results
+
+    def _run_forwards(self, results: list[T]) -> None:
+        running = list(range(len(self._turns)))
+        self._round = -1  # until the first streamed block, nothing is computed by one
+        while running:
+            self._last = running[-1]
+            for number in running:
+                self._current = number
+                torch.clear_autocast_cache()  # which is one for all threads
+                self._turns[number].resume()
+                if self._turns[number].is_over:
+                    results.append(self._turns[number].take_result())
+                    self._microbatches[number].begin_backward()
+            running = [number for number in running if not self._turns[number].is_over]
+            self._round += 1
+
+    def _run_backwards(self) -> None:
+        for round_ in range(self._round, -1, -1):
+            calling = [microbatch for microbatch in self._microbatches if round_ in microbatch.calls]
+            for microbatch in calling:
+                block = microbatch.calls[round_].block
+                microbatch.continue_backward(round_)
+            if calling:
+                self._stream.end(block.number, "backward")
+
+    def call(self, block: StreamableBlock, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Return the outputs of a block for the current microbatch, when all microbatches have come to their next
+        streamed block.
+        """
+        number = self._current
+        if self._stream.slots[0].buffer.is_cuda:
+            torch._C._cuda_clearCublasWorkspaces()  # each thread would have its own for the whole update
+        self._turns[number].pause()
+        if torch.is_grad_enabled():
+            outputs = self._call_with_gradient(self._microbatches[number], block, forward, args, kwargs)
+        else:
+            outputs = block.compute(forward, args, kwargs, "inference")
+        if number == self._last:
+            self._stream.end(block.number, "forward")
+        return outputs
+
+    def _call_with_gradient(
+        self, microbatch: _Microbatch, block: StreamableBlock, forward: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        tensors = [leaf for leaf in trees.leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        inputs = list({id(tensor): tensor for tensor in tensors if tensor.requires_grad}.values())
+        autocast = _autocast_state(block.stream)
+        with torch.no_grad(), _without_autocast_cache():
+            outputs = block.compute(forward, args, kwargs, "forward")
+        if not inputs and not any(parameter.requires_grad for parameter in block.block.parameters()):
+            return outputs
+        own = {id(tensor) for tensor in tensors}
+        leaves = trees.leaves(outputs)
+        # An input that is returned keeps its own gradient.
+        positions = [position for position, leaf in enumerate(leaves) if _is_new(leaf, own)]
+        cut, gradients = _cut([leaves[position] for position in positions])
+        microbatch.calls[self._round] = _Call(
+            block=block,
+            forward=forward,
+            arguments=(args, kwargs),
+            inputs=inputs,
+            first_used=[tensor for tensor in inputs if id(tensor) not in microbatch.used],
+            versions=[tensor._version for tensor in inputs],
+            outputs=positions,
+            gradients=gradients,
+            autocast=autocast,
+        )
+        microbatch.used.update(map(id, inputs))
+        others = {id(leaves[position]): tensor for position, tensor in zip(positions, cut, strict=True)}
+        return _replaced(outputs, others)
+
+
+def _is_new(leaf: Any, inputs: set[int]) -> bool:
+    is_differentiable = isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex())
+    return is_differentiable and id(leaf) not in inputs
+
+
+def _same_device(device: torch.device) -> Callable[[], Any]:
+    """Return what makes the context in which another thread computes on the device and in the stream of this one."""
+    if device.type != "cuda":
+        return ExitStack
+    stream = torch.cuda.current_stream(device)
+    return lambda: torch.cuda.stream(stream)
+
+
+def _autocast_state(stream: Stream | None) -> Callable[[], ExitStack]:
+    """Return what makes the context of the automatic mixed precision that this thread has now."""
+    assert stream is not None
+    devices = {"cpu", stream.slots[0].buffer.device.type}
+    states = [
+        (device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device), torch.is_autocast_cache_enabled())
+        for device in sorted(devices)
+    ]
+
+    def context() -> ExitStack:
+        stack = ExitStack()
+        for device, dtype, enabled, cache_enabled in states:
+            stack.enter_context(torch.autocast(device, dtype, enabled=enabled, cache_enabled=cache_enabled))
+        return stack
+
+    return context
+
+
+@contextmanager
+def _without_autocast_cache() -> Iterator[None]:
+    """Do not let casts of trained weights without a graph be used where a graph is needed."""
+    is_enabled = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(is_enabled)
