@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from shoestring.techniques.streaming.stream import stream_of
 from shoestring.training import oom, steps
 from shoestring.training.checkpoint.store import Restored
 from shoestring.training.checkpoint.trained import frozen_digest
@@ -13,7 +14,6 @@ from shoestring.training.data.loading import Loader
 from shoestring.training.data.order import DataOrder
 from shoestring.training.data.seeded import seeded_data
 from shoestring.training.engine import precision
-from shoestring.techniques.streaming.stream import stream_of
 from shoestring.training.engine.assembly import strategy
 from shoestring.training.engine.block_order import CheckedBlockOrder
 from shoestring.training.engine.building import build

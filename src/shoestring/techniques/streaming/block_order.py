@@ -1,37 +1,39 @@
 """Each streamed block for all microbatches of an update, before the next block is copied.
 
 The forward of each microbatch pauses at every streamed block until all microbatches have come there (`turns.py`). The
-graph of autograd is cut there: the block computes without a graph, and backward recomputes it from its inputs, as
-activation checkpointing does. So an update copies each streamed block once for the forwards and once for the backwards.
+graph of autograd is cut at all blocks, streamed and resident ones: a block computes without a graph, and backward
+recomputes it from its inputs, as activation checkpointing does. So an update copies each streamed block once for the forwards and once for the backwards.
 
-The loss of a microbatch and the backward from there to its last streamed block are computed in one turn, microbatch by
-microbatch. Then backward goes through the streamed blocks in the reverse order, in each of them through all microbatches.
-Gradients are added to those of the parameters in the order of the microbatches.
+The loss of a microbatch and the backward from there to its last block are computed in one turn, microbatch by
+microbatch. Then backward goes through the blocks in the reverse order, and in each streamed one, with the resident ones
+behind it, through all microbatches. Gradients are added to those of the parameters in the order of the microbatches.
 
 These tensors are stored for all microbatches of an update at the same time:
 
 - its batch, and what the Python code around the blocks refers to in the middle of a forward, such as masks, positions
   and the embeddings;
-- the inputs of each streamed block, until its backward is over. The output of a block that is the input of the next
-  one is one tensor;
-- the graph of what is computed between streamed blocks. Of a resident block that is recomputed it is the block's inputs;
-- in backward, a gradient for each output of the streamed block that is next, and for each input that several blocks
-  share.
+- the inputs of each block, streamed or resident, until its backward is over. The output of a block that is the input of
+  the next one is one tensor;
+- the graph of what is computed outside of blocks, except that of the loss;
+- in backward, a gradient for each output of the block that is next, and for each input that several blocks share.
 
-The activations of a streamed block, and of a resident one that is recomputed, and those of the loss exist for one
-microbatch at a time.
+The activations of a block and those of the loss exist for one microbatch at a time. Blocks without frozen weights are
+outside of blocks in this sense.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.autograd.graph import saved_tensors_hooks
 
 from shoestring.techniques import checkpointing, trees
 from shoestring.techniques.streaming.turns import Suspendable
@@ -70,7 +72,7 @@ class _Cut(torch.autograd.Function):
         return tuple(tensor.data for tensor in tensors)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, None, None]:
         ctx.gradients.add(gradients)
         return None, None, None
@@ -83,14 +85,14 @@ def _cut(tensors: Sequence[Tensor]) -> tuple[Sequence[Tensor], _Gradients]:
     return _Cut.apply(torch.empty(0, requires_grad=True), gradients, tensors), gradients  # type: ignore[no-untyped-call]
 
 
-def _replaced(tree: Any, others: dict[int, Tensor]) -> Any:
+def _replaced(tree: Any, replacements: dict[int, Tensor]) -> Any:
     """Return nested values with other tensors, by the identity of those that they replace."""
-    return trees.mapped(lambda leaf: others.get(id(leaf), leaf), tree)
+    return trees.mapped(lambda leaf: replacements.get(id(leaf), leaf), tree)
 
 
 @dataclass(kw_only=True)
 class _Call:
-    """The forward of a streamed block for a microbatch, of which backward needs the inputs."""
+    """The forward of a block for a microbatch, of which backward needs the inputs."""
 
     block: StreamableBlock
     forward: Callable[..., Any]
@@ -111,22 +113,26 @@ class _Microbatch:
     """What is stored of a microbatch between its turns."""
 
     loss: Tensor | None = None
-    calls: dict[int, _Call] = field(default_factory=dict)
-    """The calls of streamed blocks by round."""
+    calls: dict[int, list[_Call]] = field(default_factory=dict)
+    """The calls of blocks by round: first a streamed block, then resident ones."""
     pending: dict[int, Tensor] = field(default_factory=dict)
     """The gradients of inputs that earlier calls have too, by the identity of the input."""
     used: set[int] = field(default_factory=set)
     """The identities of the inputs of all calls."""
 
     def begin_backward(self) -> None:
-        """Run the backward of the loss, down to the last streamed block."""
+        """Run the backward of the loss, down to the last block."""
         loss, self.loss = self.loss, None
         if loss is not None:
             torch.autograd.backward(loss)
 
     def continue_backward(self, round_: int) -> None:
-        """Run the backward of a call of a streamed block, and of what is between it and the one before."""
-        call = self.calls.pop(round_)
+        """Run the backward of the calls of a round, and of what is between them and those before."""
+        calls = self.calls.pop(round_)
+        while calls:
+            self._backward_to_call_before(calls.pop())
+
+    def _backward_to_call_before(self, call: _Call) -> None:
         gradients = self._backward_of_block(call)
         for tensor, gradient in zip(call.inputs, gradients, strict=True):
             if gradient is not None:
@@ -138,16 +144,16 @@ class _Microbatch:
             torch.autograd.backward(roots, of_roots)
 
     def _backward_of_block(self, call: _Call) -> list[Tensor | None]:
-        """Run the backward of a streamed block, and return the gradients of its inputs, with those of later calls."""
+        """Run the backward of a block, and return the gradients of its inputs, with those of later calls."""
         pending = [self.pending.pop(id(tensor), None) for tensor in call.inputs]
         if not any(gradient is not None for gradient in call.gradients.values):
             return pending
         if [tensor._version for tensor in call.inputs] != call.versions:
-            raise RuntimeError("an input of a streamed block was modified by an in-place operation after its forward")
+            raise RuntimeError("an input of a block was modified by an in-place operation after its forward")
         inputs, gradients = _cut(call.inputs)
-        others = {id(tensor): other for tensor, other in zip(call.inputs, inputs, strict=True)}
+        replacements = {id(tensor): cut for tensor, cut in zip(call.inputs, inputs, strict=True)}
         with call.autocast(), checkpointing.preserve_running_statistics(call.block.block):
-            args, kwargs = _replaced(call.arguments, others)
+            args, kwargs = _replaced(call.arguments, replacements)
             leaves = trees.leaves(call.block.compute(call.forward, args, kwargs, "backward"))
         pairs = [
             (tensor, gradient)
@@ -180,23 +186,26 @@ class BlockOrder:
         nothing is stored.
         """
         self._microbatches = [_Microbatch() for _ in works]
-        around = _same_device(self._stream.slots[0].buffer.device)
+        around = partial(self._around_turn, _same_device(self._stream.slots[0].buffer.device))
         self._turns = [
             Suspendable(lambda work=work, own=own: work(lambda loss: setattr(own, "loss", loss)), around)  # type: ignore[misc]
             for work, own in zip(works, self._microbatches, strict=True)
         ]
         results: list[T] = []
-        self._stream.order = self
         try:
             self._run_forwards(results)
-            self._stream.order = None
             self._run_backwards()
         finally:
-            self._stream.order = None
             turns, self._turns, self._microbatches = self._turns, [], []
             for turn in turns:
                 turn.close()
         return results
+
+    @contextmanager
+    def _around_turn(self, same_device: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
+        CURRENT.set(self)  # of this thread alone, whose context is a copy
+        with same_device():
+            yield
 
     def _run_forwards(self, results: list[T]) -> None:
         running = list(range(len(self._turns)))
@@ -214,27 +223,29 @@ class BlockOrder:
             self._round += 1
 
     def _run_backwards(self) -> None:
-        for round_ in range(self._round, -1, -1):
-            calling = [microbatch for microbatch in self._microbatches if round_ in microbatch.calls]
-            for microbatch in calling:
-                block = microbatch.calls[round_].block
-                microbatch.continue_backward(round_)
-            if calling:
-                self._stream.end(block.number, "backward")
+        for round_ in range(self._round, -2, -1):
+            streamed: int | None = None
+            for microbatch in self._microbatches:
+                if calls := microbatch.calls.get(round_):
+                    streamed = calls[0].block.number if calls[0].block.stream else streamed
+                    microbatch.continue_backward(round_)
+            if streamed is not None:
+                self._stream.end(streamed, "backward")
 
     def call(self, block: StreamableBlock, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Return the outputs of a block for the current microbatch, when all microbatches have come to their next
-        streamed block.
+        """Return the outputs of a block for the current microbatch; of a streamed one, when all microbatches have come
+        to their next streamed block.
         """
         number = self._current
-        if self._stream.slots[0].buffer.is_cuda:
-            torch._C._cuda_clearCublasWorkspaces()  # each thread would have its own for the whole update
-        self._turns[number].pause()
+        if block.stream:
+            if self._stream.slots[0].buffer.is_cuda:
+                torch._C._cuda_clearCublasWorkspaces()  # each thread would have its own for the whole update
+            self._turns[number].pause()
         if torch.is_grad_enabled():
             outputs = self._call_with_gradient(self._microbatches[number], block, forward, args, kwargs)
         else:
             outputs = block.compute(forward, args, kwargs, "inference")
-        if number == self._last:
+        if block.stream and number == self._last:
             self._stream.end(block.number, "forward")
         return outputs
 
@@ -243,17 +254,20 @@ class BlockOrder:
     ) -> Any:
         tensors = [leaf for leaf in trees.leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         inputs = list({id(tensor): tensor for tensor in tensors if tensor.requires_grad}.values())
-        autocast = _autocast_state(block.stream)
-        with torch.no_grad(), _without_autocast_cache():
+        autocast = _autocast_state(self._stream.slots[0].buffer.device)
+        with _discarding():
             outputs = block.compute(forward, args, kwargs, "forward")
-        if not inputs and not any(parameter.requires_grad for parameter in block.block.parameters()):
-            return outputs
-        own = {id(tensor) for tensor in tensors}
+        own = {id(tensor) for tensor in tensors}  # an input that is returned keeps its own gradient
         leaves = trees.leaves(outputs)
-        # An input that is returned keeps its own gradient.
-        positions = [position for position, leaf in enumerate(leaves) if _is_new(leaf, own)]
+        positions = [
+            position
+            for position, leaf in enumerate(leaves)
+            if isinstance(leaf, Tensor) and leaf.requires_grad and id(leaf) not in own
+        ]
+        if not positions:
+            return outputs
         cut, gradients = _cut([leaves[position] for position in positions])
-        microbatch.calls[self._round] = _Call(
+        call = _Call(
             block=block,
             forward=forward,
             arguments=(args, kwargs),
@@ -264,17 +278,17 @@ class BlockOrder:
             gradients=gradients,
             autocast=autocast,
         )
+        microbatch.calls.setdefault(self._round, []).append(call)
         microbatch.used.update(map(id, inputs))
-        others = {id(leaves[position]): tensor for position, tensor in zip(positions, cut, strict=True)}
-        return _replaced(outputs, others)
+        replacements = {id(leaves[position]): tensor for position, tensor in zip(positions, cut, strict=True)}
+        return _replaced(outputs, replacements)
 
 
-def _is_new(leaf: Any, inputs: set[int]) -> bool:
-    is_differentiable = isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex())
-    return is_differentiable and id(leaf) not in inputs
+CURRENT: ContextVar[BlockOrder | None] = ContextVar("CURRENT", default=None)
+"""The order in which the blocks run that the code of a microbatch's turn calls."""
 
 
-def _same_device(device: torch.device) -> Callable[[], Any]:
+def _same_device(device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
     """Return what makes the context in which another thread computes on the device and in the stream of this one."""
     if device.type != "cuda":
         return ExitStack
@@ -282,10 +296,9 @@ def _same_device(device: torch.device) -> Callable[[], Any]:
     return lambda: torch.cuda.stream(stream)
 
 
-def _autocast_state(stream: Stream | None) -> Callable[[], ExitStack]:
+def _autocast_state(device: torch.device) -> Callable[[], ExitStack]:
     """Return what makes the context of the automatic mixed precision that this thread has now."""
-    assert stream is not None
-    devices = {"cpu", stream.slots[0].buffer.device.type}
+    devices = {"cpu", device.type}
     states = [
         (device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device), torch.is_autocast_cache_enabled())
         for device in sorted(devices)
@@ -300,12 +313,13 @@ def _autocast_state(stream: Stream | None) -> Callable[[], ExitStack]:
     return context
 
 
-@contextmanager
-def _without_autocast_cache() -> Iterator[None]:
-    """Do not let casts of trained weights without a graph be used where a graph is needed."""
-    is_enabled = torch.is_autocast_cache_enabled()
-    torch.set_autocast_cache_enabled(False)
-    try:
-        yield
-    finally:
-        torch.set_autocast_cache_enabled(is_enabled)
+def _discarding() -> saved_tensors_hooks:
+    """Return the context in which autograd saves no tensors, for a graph that no backward uses.
+
+    Without a graph other kernels may be chosen than where the block is recomputed with one.
+    """
+    return saved_tensors_hooks(lambda _: None, _fail)
+
+
+def _fail(_: None) -> Tensor:
+    raise RuntimeError("the loss uses a value from the inside of a block, which is recomputed later")

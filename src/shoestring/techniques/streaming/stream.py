@@ -19,7 +19,7 @@ from torch.autograd.graph import Node, saved_tensors_hooks
 
 from shoestring.techniques import checkpointing, trees
 from shoestring.techniques.streaming import host_memory
-from shoestring.techniques.streaming.block_order import BlockOrder
+from shoestring.techniques.streaming.block_order import CURRENT
 from shoestring.techniques.streaming.host_weights import HostWeights
 from shoestring.techniques.streaming.schedule import Pass, SlotContents
 from shoestring.techniques.streaming.slots import Slot
@@ -43,8 +43,6 @@ class Stream:
         self.contents = SlotContents(len(self.weights), len(self.slots))
         self.copies = 0
         """The number of copies so far."""
-        self.order: BlockOrder | None = None
-        """Set while the microbatches of an update take turns."""
         self.trains = True
         """Whether backward followed the latest forward of a block that computed gradients, and so may the next one."""
         self._in_backward: int | None = None
@@ -104,14 +102,12 @@ class StreamableBlock:
 
     def run(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return what `forward` returns, which is the block's own."""
-        stream = self.stream
-        if stream is None:
-            return forward(*args, **kwargs)
-        number = self.number
-        if is_in_backward():
+        stream, order = self.stream, CURRENT.get()
+        if order is not None and not is_in_backward():
+            return order.call(self, forward, args, kwargs)
+        if stream is None or is_in_backward():
             return self.compute(forward, args, kwargs, "backward")
-        if stream.order is not None:
-            return stream.order.call(self, forward, args, kwargs)
+        number = self.number
         pass_: Pass = "forward" if torch.is_grad_enabled() and stream.trains else "inference"
         outputs = self.compute(forward, args, kwargs, pass_)
         is_trained = self._follow_backward(stream, (args, kwargs), outputs)
@@ -121,9 +117,10 @@ class StreamableBlock:
         return outputs
 
     def compute(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], pass_: Pass) -> Any:
-        """Return what `forward` returns with the weights in the slot."""
+        """Return what `forward` returns, of a streamed block with the weights in the slot."""
         stream = self.stream
-        assert stream is not None
+        if stream is None:
+            return forward(*args, **kwargs)
         stream.begin(self.number, pass_)
         with self._installed(), self._saved_as_places(stream):
             return forward(*args, **kwargs)

@@ -1,7 +1,7 @@
 """Functions that take turns: each runs in a thread of its own, and one of all threads runs at a time.
 
-A function gives up its turn in the middle of its calls, which a Python function can do in no other way. Threads are only
-the means: the caller waits for each turn, so nothing runs at the same time.
+A function gives up its turn in the middle of its calls, which a Python function can do in no other way. The caller
+waits for each turn, so nothing runs at the same time.
 """
 
 from __future__ import annotations

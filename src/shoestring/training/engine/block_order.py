@@ -24,7 +24,7 @@ from shoestring.training.checkpoint.checksums import checksums
 from shoestring.training.data.own_generators import OwnGenerators
 from shoestring.training.engine.memory import error_message, out_of_memory
 from shoestring.training.engine.side_effects import Generators
-from shoestring.training.engine.update import Backward, Microbatch, Together
+from shoestring.training.engine.update import Backward, Microbatch, RunAll
 
 
 class CheckedBlockOrder:
@@ -45,7 +45,7 @@ class CheckedBlockOrder:
         """Those of an update in which the microbatches took turns, to be compared with the usual order."""
         self._expected: list[Any] | None = None
 
-    def begin(self, own: OwnGenerators) -> Together | None:
+    def begin(self, own: OwnGenerators) -> RunAll | None:
         """Begin an attempt at an update, and return what runs its microbatches; None if one runs after the other.
 
         `own` are the generators that the loss and the model hold.
@@ -59,7 +59,7 @@ class CheckedBlockOrder:
         """Return whether the update has to be made again because of an error that the usual order may not have."""
         if not self._has_taken_turns or self._is_compared or out_of_memory(error):
             return False
-        self._turn_off(f"with it an update fails, {type(error).__name__}: {error_message(error)}")
+        self._turn_off(f"with it an update fails: {error_message(error)}")
         return True
 
     def accepts(self, total: Microbatch) -> bool:
@@ -85,8 +85,8 @@ class CheckedBlockOrder:
     def _turn_off(self, reason: str) -> None:
         self._is_on = False
         self._note(
-            f"stream_order=block is not used in this session, because {reason}; each microbatch copies all streamed "
-            "blocks, which takes longer where copies are slow"
+            f"stream_order=block is not used in this session, because {reason}. Each microbatch copies all streamed "
+            "blocks instead, which takes longer where copies are slow"
         )
 
     def _run(self, works: Sequence[Callable[[Backward], Microbatch]]) -> list[Microbatch]:
@@ -127,7 +127,9 @@ class CheckedBlockOrder:
         if bits == expected:
             self._is_compared = all(bool(torch.isfinite(tensor).all()) for tensor in self._results(total))
         else:
-            self._turn_off("with it an update has other bits: the loss or the model keeps values between its calls")
+            self._turn_off(
+                "with it an update has other bits: the loss or the model stores a value of a microbatch, or is not repeatable"
+            )
 
     def _results(self, total: Microbatch) -> list[Tensor]:
         gradients = (parameter.grad for parameter in self._model.parameters())

@@ -52,7 +52,7 @@ class OneProcess:
         users = {"loss": loss, "model": self._model}
         generators, order = self.generators.search(**users), self.block_order
         generators.seed_all(LogicalShards().seed(self._seed, number, 0))
-        together = order.begin(generators) if order and run is None else None
+        run_all = order.begin(generators) if order and run is None else None
         try:
             for _, microbatches in shards:
                 total = add_gradients(
@@ -62,10 +62,10 @@ class OneProcess:
                     samples=samples,
                     mixed_precision=mixed_precision,
                     run=run,
-                    together=together,
+                    run_all=run_all,
                 )
         except Exception as error:
-            if together is None or order is None or not order.excuses(error):
+            if run_all is None or order is None or not order.excuses(error):
                 raise
             return RepeatedUpdate()
         assert total is not None, "an update needs at least one microbatch"

@@ -46,7 +46,7 @@ ExpectedWeight = Callable[[Weight, int, int], Weight]
 divided."""
 Backward = Callable[[Tensor], None]
 """Computes the gradient of a loss, now or later."""
-Together = Callable[[Sequence[Callable[[Backward], Microbatch]]], list[Microbatch]]
+RunAll = Callable[[Sequence[Callable[[Backward], Microbatch]]], list[Microbatch]]
 """Runs all microbatches of an update, each of which begins its backward, in an order of its own."""
 Runner = Callable[[Work, Any, Weight | None, Hashable], Microbatch]
 """Runs a `Work` in another way, such as a CUDA graph. Calls with equal keys differ only in the values of tensors."""
@@ -108,16 +108,16 @@ def add_gradients(
     mixed_precision: MixedPrecision,
     run: Runner | None = None,
     expect: ExpectedWeight | None = None,
-    together: Together | None = None,
+    run_all: RunAll | None = None,
 ) -> Microbatch | None:
     """Add the gradient of each microbatch to those of the parameters, and return the sums of losses and weights.
 
     Returns None without any microbatch. The other arguments are those of `update`; `expect` extrapolates the weight of
-    the effective batch from that of the first microbatch. With `together` all microbatches are loaded first, and it
+    the effective batch from that of the first microbatch. With `run_all` all microbatches are loaded first, and it
     runs them instead of `run`.
     """
-    if together:
-        return _sum(together(_works(model, loss, microbatches, samples, mixed_precision, expect or _expected_weight)))
+    if run_all:
+        return _sum(run_all(_works(model, loss, microbatches, samples, mixed_precision, expect or _expected_weight)))
     total_sum: Tensor | None = None
     total_weight: Weight = 0.0
     expected_weight: Weight | None = None
