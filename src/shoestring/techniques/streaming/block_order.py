@@ -1,8 +1,9 @@
 """Each streamed block for all microbatches of an update, before the next block is copied.
 
 The forward of each microbatch pauses at every streamed block until all microbatches have come there (`turns.py`). The
-graph of autograd is cut at all blocks, streamed and resident ones: a block computes without a graph, and backward
-recomputes it from its inputs, as activation checkpointing does. So an update copies each streamed block once for the forwards and once for the backwards.
+graph of autograd is cut at all blocks, streamed and resident ones: a block computes without storing what a backward
+needs, and backward recomputes it from its inputs, as activation checkpointing does. So an update copies each streamed
+block once for the forwards and once for the backwards.
 
 The loss of a microbatch and the backward from there to its last block are computed in one turn, microbatch by
 microbatch. Then backward goes through the blocks in the reverse order, and in each streamed one, with the resident ones
@@ -117,6 +118,8 @@ class _Microbatch:
     """The calls of blocks by round: first a streamed block, then resident ones."""
     pending: dict[int, Tensor] = field(default_factory=dict)
     """The gradients of inputs that earlier calls have too, by the identity of the input."""
+    sequence: list[StreamableBlock] = field(default_factory=list)
+    """The blocks that have been called, in their order."""
     used: set[int] = field(default_factory=set)
     """The identities of the inputs of all calls."""
 
@@ -177,6 +180,9 @@ class BlockOrder:
         self._microbatches: list[_Microbatch] = []
         self._turns: list[Suspendable[Any]] = []
         self._current = self._round = self._last = 0
+        self.is_regular = True
+        """Whether all microbatches have called the same blocks in the same order, each once. Otherwise gradients are
+        added in another order than usual, so that they are rounded differently."""
 
     def run(self, works: Sequence[Callable[[Backward], T]]) -> list[T]:
         """Return the results of `works`, each of which computes the loss of a microbatch and calls what it is given to
@@ -194,6 +200,8 @@ class BlockOrder:
         results: list[T] = []
         try:
             self._run_forwards(results)
+            first, *further = (microbatch.sequence for microbatch in self._microbatches)
+            self.is_regular = len(set(first)) == len(first) and all(sequence == first for sequence in further)
             self._run_backwards()
         finally:
             turns, self._turns, self._microbatches = self._turns, [], []
@@ -278,6 +286,7 @@ class BlockOrder:
             gradients=gradients,
             autocast=autocast,
         )
+        microbatch.sequence.append(block)
         microbatch.calls.setdefault(self._round, []).append(call)
         microbatch.used.update(map(id, inputs))
         replacements = {id(leaves[position]): tensor for position, tensor in zip(positions, cut, strict=True)}

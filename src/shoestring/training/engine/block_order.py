@@ -1,9 +1,10 @@
 """Whether the microbatches of an update take turns at each streamed block, and what is compared before they may.
 
 The first update of a session is computed in both orders, and the bits of its loss, gradients and buffers are compared.
-In later ones it is noticed if the loss draws random numbers, if a module of the model is given a value in an attribute,
-or if a buffer changes: of random numbers a microbatch would get those of another one, and a value that it stores in a
-module another one may have replaced before it is read. Then the update is repeated in the usual order, in which all
+In all of them it is noticed if the loss draws random numbers, of which a microbatch would get those of another one, or
+if microbatches use different blocks, which changes the order of sums. In later ones it is noticed too if a module of
+the model is given a value in an attribute, or if a buffer changes, because another microbatch may have replaced the
+value before it is read. Then the update is repeated in the usual order, in which all
 updates of the session follow.
 """
 
@@ -99,9 +100,12 @@ class CheckedBlockOrder:
         generators, own_states, versions = Generators(device), self._own.states(), self._versions()
         stored: list[str] = []
         with _watching_attributes(self._model, stored):
-            results = BlockOrder(stream).run(works)
+            order = BlockOrder(stream)
+            results = order.run(works)
         if not (generators.unchanged() and self._own.unchanged(own_states)):
             self._reason = "the loss draws random numbers, which the microbatches would draw in another order"
+        elif not order.is_regular:
+            self._reason = "not all microbatches of an update use the same blocks once, in the same order"
         elif self._is_compared and stored:
             self._reason = f"the model stores values of a microbatch in {stored[0]}"
         elif self._is_compared and (changed := self._changed_buffer(versions)):
@@ -128,7 +132,8 @@ class CheckedBlockOrder:
             self._is_compared = all(bool(torch.isfinite(tensor).all()) for tensor in self._results(total))
         else:
             self._turn_off(
-                "with it an update has other bits: the loss or the model stores a value of a microbatch, or is not repeatable"
+                "with it an update has other bits: the model or the loss stores values of a microbatch, uses a weight "
+                "in several places, or cannot be repeated"
             )
 
     def _results(self, total: Microbatch) -> list[Tensor]:
