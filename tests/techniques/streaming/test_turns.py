@@ -97,3 +97,23 @@ def test_the_thread_is_in_the_context_of_the_caller() -> None:
     turn.resume()
     assert entered == ["in", "runs", "out"]
     turn.close()
+
+
+def test_what_a_failed_function_holds_ends_in_its_thread() -> None:
+    threads: list[str] = []
+
+    def watching() -> Any:
+        try:
+            yield
+        finally:
+            threads.append(threading.current_thread().name)
+
+    def fails() -> None:
+        generator = watching()
+        next(generator)
+        raise ValueError("of a loss")
+
+    turn = Suspendable(fails)
+    with pytest.raises(ValueError, match="of a loss"):
+        turn.resume()
+    assert threads == ["microbatch"]

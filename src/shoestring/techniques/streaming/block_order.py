@@ -223,12 +223,19 @@ class BlockOrder:
             for number in running:
                 self._current = number
                 torch.clear_autocast_cache()  # which is one for all threads
+                self._free_workspaces()
                 self._turns[number].resume()
+                self._free_workspaces()
                 if self._turns[number].is_over:
                     results.append(self._turns[number].take_result())
                     self._microbatches[number].begin_backward()
             running = [number for number in running if not self._turns[number].is_over]
             self._round += 1
+
+    def _free_workspaces(self) -> None:
+        """Free the memory in which cuBLAS computes, of which each thread has its own from its first use on."""
+        if self._stream.slots[0].buffer.is_cuda:
+            torch._C._cuda_clearCublasWorkspaces()
 
     def _run_backwards(self) -> None:
         for round_ in range(self._round, -2, -1):
@@ -246,8 +253,6 @@ class BlockOrder:
         """
         number = self._current
         if block.stream:
-            if self._stream.slots[0].buffer.is_cuda:
-                torch._C._cuda_clearCublasWorkspaces()  # each thread would have its own for the whole update
             self._turns[number].pause()
         if torch.is_grad_enabled():
             outputs = self._call_with_gradient(self._microbatches[number], block, forward, args, kwargs)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
+import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Generic, TypeVar
@@ -70,7 +71,6 @@ class Suspendable(Generic[T]):
         self._may_run.release()
         if self._thread.ident is not None:
             self._thread.join()
-        self._error = None
 
     def _return_turn(self) -> None:
         self._is_running = False
@@ -82,7 +82,9 @@ class Suspendable(Generic[T]):
             with self._around():
                 self._results.append(self._function())
         except BaseException as error:  # noqa: BLE001  (raised again in the thread of the caller)
-            self._error = error
+            # What the frames hold ends in this thread, such as contexts in which autograd saves tensors.
+            traceback.clear_frames(error.__traceback__)
+            self._error = None if isinstance(error, Abandoned) else error
         finally:
             del self._function  # with the batch that it holds
             self.is_over = True
