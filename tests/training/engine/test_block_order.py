@@ -20,7 +20,7 @@ from shoestring.training.engine.recovery import Recovering
 from tests.sessions import CPU, ActingAtLoss, session
 from tests.slow import slow_except
 from tests.techniques.streaming.test_block_order import Deterministic, Uneven, WithDropout, square
-from tests.techniques.streaming.test_sessions import LORA, NF4, Deep
+from tests.techniques.streaming.test_sessions import LORA, NF4, Repeatable
 from tests.techniques.streaming.test_stream import assert_same, streamed
 from tests.training.engine.test_techniques import training_result
 
@@ -29,16 +29,6 @@ pytest.importorskip("peft")
 BLOCKS, STREAMED = 6, 4
 ORDINARY = {**LORA, "checkpointing": "full"}
 BLOCK = {**ORDINARY, "streamed_blocks": STREAMED, "stream_order": "block"}
-
-
-class Repeatable(Deep):
-    """Blocks without dropout."""
-
-    def model(self):
-        model = super().model()
-        for block in model[1]:
-            block.dropout = nn.Identity()
-        return model
 
 
 def events(run, kind):
