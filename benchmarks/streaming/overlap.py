@@ -1,6 +1,6 @@
 """Copies of streamed blocks run ahead of the computation: updates with slow copies, beside the schedule's prediction.
 
-    python -m benchmarks.streaming.overlap [--updates 5] [--json OUT]
+    python -m benchmarks.streaming.overlap [--updates 5] [--part orders] [--json OUT]
 
 A thread that sleeps stands for the engine of a GPU that copies, and a sleep in each forward and backward of a block
 for its kernels, since a CPU that copied and computed at the same time would slow itself down. What is tested is which
@@ -8,6 +8,8 @@ copies are started when (`techniques/streaming`), with its real hooks, in traini
 a block over that of its forward; its backward takes twice as long as its forward. "one after the other" is the same
 with copies that the computation waits for. The prediction knows the times of a forward and of a copy alone, and the
 schedule.
+
+The second table has updates of several microbatches, whose blocks are recomputed, in both orders (`stream_order`).
 """
 
 from __future__ import annotations
@@ -26,11 +28,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from shoestring.techniques import checkpointing
 from shoestring.techniques.streaming import host_memory, placement
+from shoestring.techniques.streaming.block_order import BlockOrder
 from shoestring.techniques.streaming.host_weights import HostWeights
 from shoestring.techniques.streaming.schedule import SLOTS, SlotContents, copies, uses_of_update
 from shoestring.techniques.streaming.slots import PlainSlot
 from shoestring.techniques.streaming.stream import Stream, stream_blocks
+from shoestring.training.engine.precision import mixed_precision
+from shoestring.training.engine.update import add_gradients
 
 RESULTS = Path(__file__).parents[1] / "results"
 BLOCKS = 10
@@ -39,6 +45,8 @@ FORWARD = 0.02
 BACKWARD = 2 * FORWARD
 RATIOS = (0.2, 0.5, 1.0, 1.5, 2.0, 3.0)
 WIDTH = 64
+MICROBATCHES = (4, 16)
+ORDER_RATIOS = (2.0, 8.0)
 
 
 class _Sleep(torch.autograd.Function):
@@ -109,6 +117,61 @@ def updates(count: int, make_slot: Callable[[int], ThrottledSlot] | None) -> tup
     return seconds[1:], trained
 
 
+def updates_in_order(
+    count: int, microbatches: int, order: str, make_slot: Callable[[int], ThrottledSlot] | None
+) -> tuple[list[float], list[Tensor]]:
+    """Return what `updates` does for several microbatches, one after the other or by block."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Block() for _ in range(BLOCKS)))
+    run_all = None
+    if make_slot:
+        blocks, tensors = placement.choose(model, object(), BLOCKS)
+        weights = [HostWeights(own, host_memory.allocate) for own in tensors]
+        stream = Stream(weights, [make_slot(size) for size in placement.slot_sizes(weights)])
+        stream_blocks(blocks, stream)
+        run_all = BlockOrder(stream).run if order == "block" else None
+    checkpointing.apply(model, object(), "full")
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer, seconds = torch.optim.SGD(trained, lr=0.1), []
+    batches = [(torch.full((2, WIDTH), 1.0 + number), 2) for number in range(microbatches)]
+    for _ in range(count + 1):
+        started = time.monotonic()
+        add_gradients(
+            model,
+            lambda model, batch: model(batch).square().mean(),
+            batches,
+            samples=2 * microbatches,
+            mixed_precision=mixed_precision("fp32", torch.device("cpu")),
+            run_all=run_all,
+        )
+        optimizer.step()
+        optimizer.zero_grad()
+        seconds.append(time.monotonic() - started)
+    return seconds[1:], trained
+
+
+def measure_orders(count: int) -> list[dict[str, Any]]:
+    """Return a row for each number of microbatches and each of some ratios."""
+    rows = []
+    for microbatches in MICROBATCHES:
+        resident, expected = updates_in_order(count, microbatches, "microbatch", None)
+        for ratio in ORDER_RATIOS:
+            row: dict[str, Any] = {"microbatches": microbatches, "ratio": ratio, "resident seconds": median(resident)}
+            for order in ("microbatch", "block"):
+                with ThreadPoolExecutor(1) as thread:
+                    make_slot = partial(ThrottledSlot, thread=thread, seconds=ratio * FORWARD, waits=False)
+                    seconds, trained = updates_in_order(count, microbatches, order, make_slot)
+                assert all(map(torch.equal, trained, expected))
+                row[f"{order} seconds"] = median(seconds)
+                row[f"{order} over resident"] = median(seconds) / median(resident)
+            print(
+                f"{microbatches} microbatches, copy {ratio:.0f} forwards: {row['microbatch over resident']:.2f} times "
+                f"resident one after the other, {row['block over resident']:.2f} by block"
+            )
+            rows.append(row)
+    return rows
+
+
 def predicted(copy: float) -> float:
     """Return the seconds of an update in the steady state, from the schedule, with one engine that copies in order."""
     uses, contents = uses_of_update(BLOCKS), SlotContents(BLOCKS, SLOTS)
@@ -155,18 +218,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--updates", type=int, default=5)
     parser.add_argument("--json", type=Path, default=RESULTS / "streaming_overlap.json")
+    parser.add_argument("--part", choices=("all", "rows", "orders"), default="all", help="the others stay as they are")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    load = os.getloadavg()[0]
-    rows = measure(arguments.updates)
-    content = {
-        "blocks": BLOCKS,
-        "forward seconds": FORWARD,
-        "backward seconds": BACKWARD,
-        "load before": load,
-        "load after": os.getloadavg()[0],
-        "rows": rows,
-    }
+    content: dict[str, Any] = {"blocks": BLOCKS, "forward seconds": FORWARD, "backward seconds": BACKWARD}
+    if arguments.part != "all":
+        content = json.loads(arguments.json.read_text())
+    if arguments.part != "orders":
+        content["load before"] = os.getloadavg()[0]
+        content["rows"] = measure(arguments.updates)
+        content["load after"] = os.getloadavg()[0]
+    if arguments.part != "rows":
+        content["orders"] = measure_orders(arguments.updates)
+        content["load after orders"] = os.getloadavg()[0]
     arguments.json.write_text(json.dumps(content, indent=1) + "\n")
 
 

@@ -80,6 +80,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "finetune_plans": finetune.plans,
     "finetune_trl": finetune.comparison,
     "streaming_overlap": streaming.overlap,
+    "streaming_orders": streaming.orders,
     "finetune_unquantized": finetune.unquantized,
     "finetune_unquantized_memory": finetune.unquantized_memory,
     "finetune_unsloth": finetune.unsloth,

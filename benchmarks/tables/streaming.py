@@ -65,6 +65,21 @@ def overlap() -> str:
     return table(head, rows)
 
 
+def orders() -> str:
+    """A row for each number of microbatches and ratio of the time of a copy to that of a forward."""
+    head = ("microbatches", "time of a copy / of a forward", "one after the other / resident", "by block / resident")
+    rows = (
+        (
+            str(row["microbatches"]),
+            f"{row['ratio']:.0f}",
+            f"{row['microbatch over resident']:.2f}",
+            f"{row['block over resident']:.2f}",
+        )
+        for row in read_result("streaming_overlap")["orders"]
+    )
+    return table(head, rows)
+
+
 def memory() -> str:
     """Return a row for each model of the laboratory with streamed blocks: what was measured, and the errors."""
     head = ("model", "weights", "checkpointing", "streamed", "allocated", "error", "reserved", "error", "host", "error")

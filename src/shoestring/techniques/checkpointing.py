@@ -137,12 +137,12 @@ def _run_checkpointed(block: nn.Module, function: Callable[..., Any], *args: Any
         function,
         *args,
         use_reentrant=False,
-        context_fn=lambda: (contextlib.nullcontext(), _preserve_running_statistics(block)),
+        context_fn=lambda: (contextlib.nullcontext(), preserve_running_statistics(block)),
     )
 
 
 @contextlib.contextmanager
-def _preserve_running_statistics(block: nn.Module) -> Iterator[None]:
+def preserve_running_statistics(block: nn.Module) -> Iterator[None]:
     """Replace running statistics by copies, so that recomputation does not update them a second time."""
     statistics: list[tuple[nn.Module, str, Tensor]] = []
     for module in block.modules():

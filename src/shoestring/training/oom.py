@@ -15,6 +15,7 @@ from shoestring.hardware.catalog import smallest_gpu
 from shoestring.recipe.parts import Parts
 from shoestring.techniques.fallbacks import STREAM_FURTHER, Phase, Step, next_step
 from shoestring.training.checkpoint.divided import own
+from shoestring.training.engine.block_order import CheckedBlockOrder
 from shoestring.training.engine.parallel.errors import RanksApartError
 from shoestring.training.engine.recovery import WHOLE_BATCH, OutOfMemory, Recovering
 from shoestring.training.engine.state import State, TrainingState
@@ -25,8 +26,13 @@ from shoestring.training.request import SessionRequest
 from shoestring.training.run_directory.stored import StoredPlan
 
 
-def recovering_update(state: TrainingState, request: SessionRequest, record: Record) -> Recovering:
-    """Return a `Recovering` for updates: it retries with smaller microbatches, then with the other fallbacks."""
+def recovering_update(
+    state: TrainingState, request: SessionRequest, record: Record, block_order: CheckedBlockOrder | None = None
+) -> Recovering:
+    """Return a `Recovering` for updates: it retries with smaller microbatches, then with the other fallbacks.
+
+    The last one is to give up a `block_order`, in which inputs of blocks are stored for all microbatches at once.
+    """
 
     def stream_further() -> str:
         step = next_step("update", state.sizes, state.limits()) if state.sizes.streamed_blocks else None
@@ -39,6 +45,8 @@ def recovering_update(state: TrainingState, request: SessionRequest, record: Rec
         # The smallest microbatch has failed.
         least = min(state.sizes.micro_batch, state.limits().least_micro_batch)
         state.sizes = replace(state.sizes, micro_batch=least)
+        if next_step("update", state.sizes, state.limits()) is None and block_order and block_order.turn_off():
+            return "one microbatch after the other (stream_order=microbatch)"
         step = fallback("update", state, request, failure)
         state.resize(step.sizes)
         return step.description

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from shoestring.techniques.streaming.stream import stream_of
 from shoestring.training import oom, steps
 from shoestring.training.checkpoint.store import Restored
 from shoestring.training.checkpoint.trained import frozen_digest
@@ -14,6 +15,7 @@ from shoestring.training.data.order import DataOrder
 from shoestring.training.data.seeded import seeded_data
 from shoestring.training.engine import precision
 from shoestring.training.engine.assembly import strategy
+from shoestring.training.engine.block_order import CheckedBlockOrder
 from shoestring.training.engine.building import build
 from shoestring.training.engine.environment import environment, kernel_facts
 from shoestring.training.engine.memory import explaining_out_of_memory
@@ -204,7 +206,12 @@ def _engine_updates(
         packing=request.settings.packing == "yes",
         memory_format=request.settings.memory_format,
     )
-    updates = strategy(state, request.shards, request.ranks, request.device, seed=request.recipe.seed)
+    block_order = None
+    if request.settings.stream_order == "block":
+        block_order = CheckedBlockOrder(state.model, partial(stream_of, state.model), record.note)
+    updates = strategy(
+        state, request.shards, request.ranks, request.device, seed=request.recipe.seed, block_order=block_order
+    )
     times = None
     if isinstance(updates, ShardedUpdates):
         updates.times.input_seconds = lambda: loader.waiting_seconds
@@ -219,5 +226,5 @@ def _engine_updates(
         times=times,
         note=record.note,
     )
-    recovering = oom.recovering_update(state, request, record)
+    recovering = oom.recovering_update(state, request, record, block_order)
     return EngineUpdates(state=state, order=order, loader=loader, meter=meter, recovering=recovering, strategy=updates)

@@ -1,6 +1,7 @@
 """Streamed blocks on a GPU train to the bits of resident ones, in the memory of the resident part and two slots."""
 
 import gc
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -11,13 +12,16 @@ from torch.nn import functional
 from shoestring.base.settings import Settings
 from shoestring.techniques import checkpointing as checkpointing_
 from shoestring.techniques.streaming import host_memory, placement
+from shoestring.techniques.streaming.block_order import BlockOrder
 from shoestring.techniques.streaming.stream import stream_of
+from shoestring.training.engine.precision import mixed_precision
+from shoestring.training.engine.update import add_gradients
 from tests.lab.engine.networks import CLASSES, Classifier
 from tests.lab.engine.test_adapters import values_of_bitsandbytes  # noqa: F401  (a fixture)
 from tests.lab.engine.trained import CUDA, assert_same_bits, train
 from tests.training.engine.test_techniques import Block as LinearBlock
 
-WIDTH, BLOCKS, STREAMED = 256, 6, 4
+WIDTH, BLOCKS, STREAMED, ROWS = 256, 6, 4, 512
 
 
 class Block(nn.Module):
@@ -76,6 +80,95 @@ def without_sizes(trained):
     """Return a result without the number of streamed blocks, which the checkpoint has."""
     del trained.state["progress"]["fit"]
     return trained
+
+
+def repeatable(recipe):
+    """Return the recipe without dropout."""
+
+    class Repeatable(recipe):
+        def model(self):
+            model = super().model()
+            for block in model[1]:
+                block.dropout = nn.Identity()
+            return model
+
+    return Repeatable(network="dense")
+
+
+ORDER_CASES = [
+    (Deep, {"precision": "fp16"}),
+    (Linears, {"lora_r": 2, "quantization": "nf4"}),
+    (Linears, {"lora_r": 2, "quantization": "nf4", "precision": "fp16", "double_quantization": True}),
+    (Deep, {"stream_from": "disk", "offload": "optimizer"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "values"),
+    [*ORDER_CASES[:2], *(pytest.param(*case, marks=pytest.mark.slow) for case in ORDER_CASES[2:])],
+    ids=str,
+)
+def test_same_bits_in_the_order_of_blocks_also_after_out_of_memory(tmp_path, recipe, values, monkeypatch):
+    """Of which the second attempt at an update has other blocks on the GPU. fp16 begins with scales that overflow."""
+    values = {**values, "checkpointing": "full", "micro_batch": 2}
+    resident = {name: value for name, value in values.items() if name != "stream_from"}
+    plain = train(tmp_path / "plain", repeatable(recipe), resident)
+    block = {**values, "streamed_blocks": STREAMED, "stream_order": "block"}
+    losses = []
+
+    def compute(self, model, batch):
+        losses.append(threading.current_thread().name)
+        value = Classifier.loss(self, model, batch)
+        if losses.count("microbatch") > 4 and "failed" not in losses:  # those of the first update, and further ones
+            losses.append("failed")
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return value
+
+    monkeypatch.setattr(recipe, "loss", compute)
+    run = train(tmp_path / "run", repeatable(recipe), block)
+    assert_same_bits(without_sizes(run), without_sizes(plain))
+    assert len(run.of_kind("oom")) == 1
+    assert not [event for event in run.of_kind("note") if "stream_order=block is not used" in event["message"]]
+    assert [thread for thread in threading.enumerate() if thread.name == "microbatch"] == []
+
+
+def order_peak(microbatches, *, by_block):
+    """Return the weights after two updates, and the peak of allocated memory in the second one."""
+    gc.collect()  # the blocks that are recomputed refer to themselves
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.manual_seed(0)
+    model = repeatable(Deep)
+    model.width = WIDTH
+    network = model.model()
+    placement.move(network, object(), Settings(streamed_blocks=STREAMED), CUDA)
+    checkpointing_.apply(network, object(), "full")
+    order = BlockOrder(stream_of(network))
+    optimizer = torch.optim.AdamW([weight for weight in network.parameters() if weight.requires_grad], lr=0.01)
+    for _ in range(2):
+        torch.cuda.reset_peak_memory_stats()
+        add_gradients(
+            network,
+            lambda model, batch: model(batch).square().mean(),
+            [(torch.randn(ROWS, 6, device=CUDA), ROWS) for _ in range(microbatches)],
+            samples=ROWS * microbatches,
+            mixed_precision=mixed_precision("fp32", CUDA),
+            run_all=order.run if by_block else None,
+        )
+        peak = torch.cuda.max_memory_allocated()
+        optimizer.step()
+        optimizer.zero_grad()
+    return [weight.detach().cpu() for weight in network.parameters() if weight.requires_grad], peak
+
+
+def test_memory_of_the_order_of_blocks_is_that_of_the_inputs_of_all_blocks():
+    """Beside that of one microbatch, for each further one: the input of each block, and one gradient."""
+    weights, usual = order_peak(8, by_block=False)
+    weights_by_block, by_block = order_peak(8, by_block=True)
+    assert all(map(torch.equal, weights, weights_by_block))
+    _, of_two = order_peak(2, by_block=True)
+    per_microbatch = (BLOCKS + 1) * ROWS * WIDTH * 4
+    assert by_block - of_two == pytest.approx(6 * per_microbatch, rel=0.01)
+    assert by_block - usual == pytest.approx(7 * per_microbatch, rel=0.1)
 
 
 class Failing(Deep):

@@ -11,7 +11,10 @@ from torch import Tensor, nn
 from shoestring.base.settings import Settings
 from shoestring.techniques import checkpointing
 from shoestring.techniques.streaming import placement
+from shoestring.techniques.streaming.block_order import BlockOrder
 from shoestring.techniques.streaming.stream import stream_of
+from shoestring.training.engine.precision import mixed_precision
+from shoestring.training.engine.update import add_gradients
 from tests.techniques.streaming.test_stream import CPU, Adapted, assert_same
 
 transformers = pytest.importorskip("transformers")
@@ -130,6 +133,55 @@ def train(make: Callable[[], tuple[Any, Any]], count: int, setting: str, dtype: 
         stream = stream_of(model)
         assert stream and stream.copies <= 2 * 2 * count + 2  # no block is copied twice in a pass
     return [*losses, *trained]
+
+
+def gradients(make: Callable[[], tuple[Any, Any]], count: int, dtype: torch.dtype, *, by_block: bool) -> list[Tensor]:
+    """Return the loss and the gradients of three microbatches, without dropout."""
+    torch.manual_seed(0)
+    model, inputs = make()
+    if make is not diffusion:
+        model.requires_grad_(False)
+        peft = pytest.importorskip("peft")
+        targets = "q" if make is encoder_and_decoder else "q_proj"
+        model = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=[targets], init_lora_weights=False))
+    model.train()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        elif isinstance(getattr(module, "dropout", None), float):
+            module.dropout = 0.0
+    placement.move(model, object(), Settings(streamed_blocks=count), CPU)
+    checkpointing.apply(model, object(), "full")
+    stream = stream_of(model)
+    batches = [inputs() for _ in range(3)]
+    for batch in batches:
+        batch.setdefault("labels", batch.get("input_ids"))
+    total = add_gradients(
+        model,
+        lambda model, batch: model(**batch).loss,
+        [(batch, 2) for batch in batches],
+        samples=6,
+        mixed_precision=mixed_precision("bf16" if dtype == torch.bfloat16 else "fp32", CPU),
+        run_all=BlockOrder(stream).run if by_block and stream else None,
+    )
+    assert total
+    if by_block and stream:
+        assert stream.copies == 2 * count - 2  # each block once in forward and in backward, for all microbatches
+    return [total.loss_sum, *(weight.grad for weight in model.parameters() if weight.grad is not None)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("make", "counts"),
+    [(llama, (2, 4)), (images_and_text, (2, 7)), (encoder_and_decoder, (2, 6)), (diffusion, (2, 5))],
+)
+def test_same_bits_of_each_block_for_all_microbatches(
+    make: Callable[[], tuple[Any, Any]], counts: tuple[int, int], dtype: torch.dtype
+) -> None:
+    """A mixture of experts is not among them: its loss uses values from the inside of blocks."""
+    expected = gradients(make, 0, dtype, by_block=False)
+    for count in counts:
+        assert_same(gradients(make, count, dtype, by_block=True), expected)
 
 
 @pytest.mark.parametrize("setting", ["no", "full"])

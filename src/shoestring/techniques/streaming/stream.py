@@ -19,6 +19,7 @@ from torch.autograd.graph import Node, saved_tensors_hooks
 
 from shoestring.techniques import checkpointing, trees
 from shoestring.techniques.streaming import host_memory
+from shoestring.techniques.streaming.block_order import CURRENT
 from shoestring.techniques.streaming.host_weights import HostWeights
 from shoestring.techniques.streaming.schedule import Pass, SlotContents
 from shoestring.techniques.streaming.slots import Slot
@@ -101,22 +102,28 @@ class StreamableBlock:
 
     def run(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return what `forward` returns, which is the block's own."""
-        stream = self.stream
-        if stream is None:
-            return forward(*args, **kwargs)
+        stream, order = self.stream, CURRENT.get()
+        if order is not None and not is_in_backward():
+            return order.call(self, forward, args, kwargs)
+        if stream is None or is_in_backward():
+            return self.compute(forward, args, kwargs, "backward")
         number = self.number
-        if is_in_backward():
-            stream.begin(number, "backward")
-            with self._installed(), self._saved_as_places(stream):
-                return forward(*args, **kwargs)
-        stream.begin(number, "forward" if torch.is_grad_enabled() and stream.trains else "inference")
-        with self._installed(), self._saved_as_places(stream):
-            outputs = forward(*args, **kwargs)
+        pass_: Pass = "forward" if torch.is_grad_enabled() and stream.trains else "inference"
+        outputs = self.compute(forward, args, kwargs, pass_)
         is_trained = self._follow_backward(stream, (args, kwargs), outputs)
         if torch.is_grad_enabled():
             stream.trains = is_trained
         stream.end(number, "forward" if is_trained else "inference")
         return outputs
+
+    def compute(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], pass_: Pass) -> Any:
+        """Return what `forward` returns, of a streamed block with the weights in the slot."""
+        stream = self.stream
+        if stream is None:
+            return forward(*args, **kwargs)
+        stream.begin(self.number, pass_)
+        with self._installed(), self._saved_as_places(stream):
+            return forward(*args, **kwargs)
 
     def _follow_backward(self, stream: Stream, inputs: Any, outputs: Any) -> bool:
         """Have the weights in the slot whenever the block's backward runs; return whether there may be one.

@@ -20,6 +20,7 @@ from shoestring.techniques.pipeline import placement
 from shoestring.training.data.logical_shards import LogicalShards
 from shoestring.training.data.seeding import derive, seed_all
 from shoestring.training.engine.averaging import AveragedWeights
+from shoestring.training.engine.block_order import CheckedBlockOrder
 from shoestring.training.engine.memory import explaining_out_of_memory
 from shoestring.training.engine.one_process import OneProcess
 from shoestring.training.engine.parallel.divided_optimizer import DividedOptimizer, require_divisible
@@ -187,11 +188,17 @@ class Trained(Protocol):
 
 
 def strategy(
-    trained: Trained, shards: LogicalShards, ranks: Ranks, device: torch.device, *, seed: int
+    trained: Trained,
+    shards: LogicalShards,
+    ranks: Ranks,
+    device: torch.device,
+    *,
+    seed: int,
+    block_order: CheckedBlockOrder | None = None,
 ) -> OneProcess | ShardedUpdates:
-    """Return the way to make the updates of the logical `shards`."""
+    """Return the way to make the updates of the logical `shards`; several of them have no `block_order`."""
     if shards.count == 1:
-        return OneProcess(trained.model, trained.optimizer, seed=seed)
+        return OneProcess(trained.model, trained.optimizer, seed=seed, block_order=block_order)
     return ShardedUpdates(
         trained.model, trained.optimizer, shards, ranks, device, seed=seed, fully_sharded=trained.fully_sharded
     )

@@ -5,7 +5,7 @@ batch is split.
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -44,6 +44,10 @@ or None for the first one itself."""
 ExpectedWeight = Callable[[Weight, int, int], Weight]
 """(weight of the first microbatch, its samples, samples of the effective batch) -> the weight by which losses are
 divided."""
+Backward = Callable[[Tensor], None]
+"""Computes the gradient of a loss, now or later."""
+RunAll = Callable[[Sequence[Callable[[Backward], Microbatch]]], list[Microbatch]]
+"""Runs all microbatches of an update, each of which begins its backward, in an order of its own."""
 Runner = Callable[[Work, Any, Weight | None, Hashable], Microbatch]
 """Runs a `Work` in another way, such as a CUDA graph. Calls with equal keys differ only in the values of tensors."""
 
@@ -104,12 +108,16 @@ def add_gradients(
     mixed_precision: MixedPrecision,
     run: Runner | None = None,
     expect: ExpectedWeight | None = None,
+    run_all: RunAll | None = None,
 ) -> Microbatch | None:
     """Add the gradient of each microbatch to those of the parameters, and return the sums of losses and weights.
 
     Returns None without any microbatch. The other arguments are those of `update`; `expect` extrapolates the weight of
-    the effective batch from that of the first microbatch.
+    the effective batch from that of the first microbatch. With `run_all` all microbatches are loaded first, and it
+    runs them instead of `run`.
     """
+    if run_all:
+        return _sum(run_all(_works(model, loss, microbatches, samples, mixed_precision, expect or _expected_weight)))
     total_sum: Tensor | None = None
     total_weight: Weight = 0.0
     expected_weight: Weight | None = None
@@ -129,6 +137,37 @@ def add_gradients(
     if total_sum is None or expected_weight is None:
         return None
     return Microbatch(total_sum, total_weight, expected_weight)
+
+
+def _works(
+    model: nn.Module,
+    loss: LossFunction,
+    microbatches: Iterable[tuple[Any, int]],
+    samples: int,
+    mixed_precision: MixedPrecision,
+    expect: ExpectedWeight,
+) -> list[Callable[[Backward], Microbatch]]:
+    """Return what adds the gradient of each microbatch. The losses have to be computed in this order."""
+    expected: list[Weight] = []
+
+    def expect_once(weight: Weight, size: int, samples: int) -> Weight:
+        if not expected:
+            expected.append(expect(weight, size, samples))
+        return expected[0]
+
+    def work(batch: Any, size: int, backward: Backward) -> Microbatch:
+        return _add_gradient(model, loss, size, samples, mixed_precision, expect_once, backward, batch, None)
+
+    return [partial(work, batch, size) for batch, size in microbatches]
+
+
+def _sum(microbatches: Sequence[Microbatch]) -> Microbatch | None:
+    if not microbatches:
+        return None
+    (loss_sum, weight, expected), *others = microbatches
+    for other in others:
+        loss_sum, weight = loss_sum + other.loss_sum, weight + other.weight
+    return Microbatch(loss_sum, weight, expected)
 
 
 def add_zero_gradients(
@@ -191,7 +230,7 @@ def _add_gradient(
     samples: int,
     mixed_precision: MixedPrecision,
     expect: ExpectedWeight,
-    backward: Callable[[Tensor], None],
+    backward: Backward,
     batch: Any,
     expected: Weight | None,
 ) -> Microbatch:
