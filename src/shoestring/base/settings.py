@@ -55,6 +55,14 @@ class Settings:
     ] = None
     """With `disk` the host needs no memory for them. The file has no name and takes their bytes until the session ends.
     Copies from it wait for the disk, as far as its pages are not in memory."""
+    stream_order: Annotated[
+        Literal["microbatch", "block"] | None,
+        "what streamed blocks are copied for: microbatch: one microbatch after the other; block: all microbatches of "
+        "an update, before the next block is copied",
+    ] = None
+    """With `block` an update copies each streamed block twice, however many microbatches it has. The inputs of the
+    blocks are stored for all of its microbatches. Both give the same bits; where that is not so, such as with dropout,
+    it is noticed, and a session uses `microbatch`. It needs `checkpointing=full` and one process."""
     gpus: Annotated[
         int | None,
         "processes that train together, each on a GPU of its own: 1, 2, 4, ...; without a GPU they use the CPU",
@@ -173,6 +181,7 @@ class Settings:
                 f"compile=graphs: offload={self.offload} moves tensors whose addresses a CUDA graph has recorded"
             )
         problems += self._streaming_problems()
+        problems += self._order_problems()
         problems += self._pipeline_problems()
         if self.stage not in ("no", "yes"):
             try:
@@ -195,6 +204,30 @@ class Settings:
                 "compile=no or streamed_blocks=0"
             ]
         return []
+
+    def _order_problems(self) -> list[str]:
+        setting = "stream_order=block"
+        if self.stream_order != "block":
+            return []
+        problems = []
+        if not self.streamed_blocks:
+            problems.append(f"{setting}: no blocks are streamed; set streamed_blocks, or leave both to the plan")
+        if self.checkpointing not in (None, "full"):
+            problems.append(
+                f"{setting}: with checkpointing={self.checkpointing} the activations of all microbatches of an update "
+                "would be stored at once; set checkpointing=full"
+            )
+        if self.processes > 1 or self.logical_shards not in (None, 1):
+            problems.append(
+                f"{setting}: several processes and logical shards compute one microbatch after the other; set gpus=1 "
+                "and logical_shards=1, or stream_order=microbatch"
+            )
+        if self.is_pipeline:
+            problems.append(
+                f"{setting}: with sharding=pipeline two microbatches are on the two GPUs at the same time; set "
+                "stream_order=microbatch"
+            )
+        return problems
 
     def _pipeline_problems(self) -> list[str]:
         if not self.is_pipeline:
