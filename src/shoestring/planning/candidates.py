@@ -311,13 +311,13 @@ def memory_of(
     """
     if trace.second:
         return max(memory_of_parts(trace, loaded, target, settings), key=lambda part: part.high_bytes)
-    if settings.stream_order == "block" and settings.streamed_blocks:
+    if settings.stream_order == "block":
         microbatches = -(-rows_per_shard(loaded, trace.facts, settings) // trace.micro_batch)
-        trace = in_block_order(trace, microbatches, settings.streamed_blocks)
+        trace = in_block_order(trace, microbatches)
         if varying:
             varying = replace(
                 varying,
-                shorter=in_block_order(varying.shorter, microbatches, settings.streamed_blocks),
+                shorter=in_block_order(varying.shorter, microbatches),
                 likely=_longest(varying.likely),
                 worst=_longest(varying.worst),
             )

@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 
 from shoestring.base.units import MIB
+from shoestring.hardware.catalog import DEVICES
 from shoestring.planning.estimate.block_order import can_change_order, in_block_order
 from shoestring.planning.estimate.phases import peak_tensor_bytes
-from shoestring.planning.estimate.requests import accumulate_in_place
-from shoestring.planning.trace.record import Alloc, BlockUse, Event, Free, Phase, Trace
-from tests.planning.estimate.example_traces import FACTS, op, trace
+from shoestring.planning.estimate.requests import WORKSPACES, accumulate_in_place, requests
+from shoestring.planning.trace.record import Alloc, BlockUse, Event, Free, Op, Phase, Trace
+from tests.planning.estimate.example_traces import op, trace
 
+MATRIX = op(name="aten::mm")
 SIZES = {"batch": 1, "input": 10, "middle": 12, "output": 14, "logits": 100, "temporary": 30}
 """The MiB of what a microbatch allocates: its batch, the inputs of two blocks, the output of the second, and more."""
 
@@ -64,24 +66,32 @@ def test_inputs_of_blocks_are_kept_for_all_microbatches() -> None:
     # Weights, the activations and the batch, and in the second microbatch the first gradient and batch.
     assert peaks(usual)["forward"] == 50 + 137 + 5 + 1
     for others in (0, 1, 7):
-        changed = in_block_order(usual, others + 1, 2)
+        changed = in_block_order(usual, others + 1)
         kept, gradients = others * (1 + 10 + 12), others * 12  # not the output of the last block, nor the logits
         assert peaks(changed)["forward"] == 50 + 137 + kept
         assert peaks(changed)["backward"] == 50 + 137 + kept + gradients
         assert peaks(changed)["optimizer"] == 50 + 5  # the gradients of the parameters
 
 
-def test_only_what_is_before_the_last_streamed_block_is_kept() -> None:
+def test_only_what_is_before_the_last_block_is_kept() -> None:
     """What follows runs forward and backward for one microbatch after the other."""
     usual = two_updates()
     first_of_two = replace(usual, block_bytes=(MIB,), block_uses=usual.block_uses[:1])
-    assert peaks(in_block_order(first_of_two, 3, 1))["forward"] == 50 + 137 + 2 * (1 + 10)
-    second_of_two = in_block_order(usual, 3, 1)
-    assert peaks(second_of_two)["forward"] == 50 + 137 + 2 * (1 + 10 + 12)
+    assert peaks(in_block_order(first_of_two, 3))["forward"] == 50 + 137 + 2 * (1 + 10)
+
+
+def test_each_microbatch_has_a_thread_with_a_workspace() -> None:
+    usual = two_updates()
+    product = replace(usual, events=tuple(MATRIX if isinstance(event, Op) else event for event in usual.events))
+    sizes = [
+        sum(request.bytes or 0 for request in requests(record, DEVICES["t4"]) if request.part == WORKSPACES)
+        for record in (product, in_block_order(product, 5))
+    ]
+    assert sizes == [2 * 32 * MIB, (5 + 1) * 32 * MIB]  # forward and backward
 
 
 def test_every_storage_is_freed_once() -> None:
-    changed = in_block_order(two_updates(microbatches=2), 4, 2)
+    changed = in_block_order(two_updates(), 4)
     live: set[int] = set()
     for event in changed.events:
         if isinstance(event, Alloc):
@@ -98,7 +108,6 @@ def test_every_storage_is_freed_once() -> None:
         {"microbatches": 1},
         {"stages": 2},
         {"draws_random": True},
-        {"facts": replace(FACTS, batch_norm=True)},
         {"block_uses": (BlockUse(0, 1, 2), BlockUse(1, 2, 3), BlockUse(0, 3, 4), BlockUse(1, 4, 5))},
         {"block_uses": (BlockUse(0, 1, 2),)},
         {"second": two_updates()},

@@ -2,8 +2,9 @@
 
 Each streamed block runs for all microbatches of an update before the next block is copied. So what the forward of a
 microbatch keeps for backward, which are the inputs of its blocks if every block is recomputed, is kept for all of them,
-and in backward each has its own gradient between two blocks. The last streamed block and all that follows it, such as
-the loss, have their backward directly after their forward: of these only one microbatch keeps anything.
+and in backward each has its own gradient between two blocks. What follows the last block, such as the loss, has its
+backward directly after its forward: of this only one microbatch keeps anything. Each forward has a thread of its own,
+with a workspace of cuBLAS.
 """
 
 from __future__ import annotations
@@ -14,39 +15,35 @@ from itertools import chain
 
 from shoestring.planning.estimate.requests import accumulate_in_place
 from shoestring.planning.trace.record import Alloc, Event, Free, Op, Phase, Storage, Trace
-from shoestring.techniques.streaming.schedule import streamed_positions
 
 
 def can_change_order(trace: Trace) -> bool:
     """Return whether the microbatches of such updates may run in the order of the blocks, as far as a trace tells.
 
-    Random numbers would be drawn in another order, a model with BatchNorm keeps statistics of the last microbatch, and
-    with one microbatch there is no other order. Blocks that run several times in a forward, or in several stages of an
-    update, keep the usual order.
+    Random numbers would be drawn in another order, and with one microbatch there is no other order. Blocks that run
+    several times in a forward, or in several stages of an update, keep the usual order.
     """
     return (
         trace.microbatches > 1
         and trace.stages == 1
         and trace.second is None
         and not trace.draws_random
-        and not trace.facts.batch_norm
         and len(trace.block_uses) == len({use.block for use in trace.block_uses}) == len(trace.block_bytes)
     )
 
 
-def in_block_order(trace: Trace, microbatches: int, streamed: int) -> Trace:
+def in_block_order(trace: Trace, microbatches: int) -> Trace:
     """Return the trace with the memory that updates of so many microbatches have in this order.
 
     Each update has the events of its first microbatch alone, with storages for what the others keep meanwhile. The
     trace is not one of operators any more: time follows from the original one.
     """
     trace = accumulate_in_place(trace)
-    last = streamed_positions(len(trace.block_bytes), streamed)[-1]
-    first_use, last_use = (min(use.start for use in trace.block_uses if use.block == block) for block in (0, last))
+    first_use, last_use = (choose(use.start for use in trace.block_uses) for choose in (min, max))
     storages, events = list(trace.storages), list[Event]()
     for part in _updates(trace.events):
         events += _of_all_microbatches(part, storages, microbatches - 1, first_use, last_use)
-    return replace(trace, microbatches=1, storages=tuple(storages), events=tuple(events))
+    return replace(trace, microbatches=1, forward_threads=microbatches, storages=tuple(storages), events=tuple(events))
 
 
 def _updates(events: Sequence[Event]) -> list[Sequence[Event]]:
@@ -64,7 +61,7 @@ def _of_all_microbatches(
 ) -> list[Event]:
     """Return the events of an update in which `others` keep what they need while the first microbatch runs.
 
-    `first_use` and `last_use` are the operators of the forward before the first block and before the last streamed one.
+    `first_use` and `last_use` are the numbers of operators of the forward before the first block and before the last.
     """
     phases = [(index, event.name) for index, event in enumerate(events) if isinstance(event, Phase)]
     backward = next((index for index, name in phases if name == "backward"), None)
