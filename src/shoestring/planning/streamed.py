@@ -19,12 +19,10 @@ from typing import Literal, NamedTuple, TypeAlias
 from shoestring.base.settings import Settings
 from shoestring.base.units import bytes_text
 from shoestring.hardware.catalog import Target
-from shoestring.hardware.cublas import TRAINING_CONFIG, workspace_bytes
 from shoestring.planning.candidates import Candidate, Candidates
 from shoestring.planning.costs import planned_disk, planned_host
 from shoestring.planning.estimate.block_order import can_change_order
 from shoestring.planning.estimate.streaming import host_bytes, saved_bytes
-from shoestring.planning.load import rows_per_shard
 from shoestring.planning.micro_batch import LONG_TRACE_EVENTS, MIN_SPEEDUP, predict_bytes
 from shoestring.planning.search import micro_batch_sizes, rank, smallest
 from shoestring.planning.shares import gpus_of, shards_per_gpu
@@ -47,19 +45,13 @@ Order: TypeAlias = Literal["microbatch", "block"] | None
 
 
 class _Additional(NamedTuple):
-    """What an update needs beside the memory of one microbatch, where all its microbatches use each copy."""
+    """What an update needs beside the memory of one microbatch, where all its microbatches use each copy.
+
+    It is the same for each microbatch, since an update has as many samples.
+    """
 
     peak_bytes: int = 0
     high_bytes: int = 0
-    micro_batch: int = 1
-    """With this microbatch. Larger ones have the same inputs and fewer threads."""
-    samples: int = 0
-    """The samples of an update."""
-
-    def at(self, size: int, *, expected: bool) -> int:
-        """Return the bytes for another microbatch."""
-        threads = -(-self.samples // self.micro_batch) - -(-self.samples // size)
-        return (self.peak_bytes if expected else self.high_bytes) - threads * workspace_bytes(TRAINING_CONFIG)
 
 
 def candidates_with_streaming(
@@ -216,8 +208,6 @@ def _streamed(candidates: Candidates, layout: Settings, *, in_block_order: bool 
         additional = _Additional(
             memory.peak_bytes - resident.memory.peak_bytes,
             memory.high_bytes - resident.memory.high_bytes,
-            resident.trace.micro_batch,
-            rows_per_shard(candidates.loaded, candidates.tracer.facts, layout),
         )
     traced: list[Candidate] = []
     for size, count in _by_prediction(candidates, layout, resident, order, additional):
@@ -264,7 +254,7 @@ def _fewest(
     """Return the fewest streamed blocks with which a microbatch should fit; None if it fits with no number of them."""
     blocks, capacity = resident.trace.block_bytes, candidates.target.device.memory_bytes
     excess = predict_bytes(size, [resident], "peak_bytes" if expected else "high_bytes") - capacity
-    excess += additional.at(size, expected=expected)
+    excess += additional.peak_bytes if expected else additional.high_bytes
     return next((count for count in range(SLOTS + 1, len(blocks) + 1) if saved_bytes(blocks, count) >= excess), None)
 
 

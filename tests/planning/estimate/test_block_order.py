@@ -6,14 +6,12 @@ from typing import Any
 import pytest
 
 from shoestring.base.units import MIB
-from shoestring.hardware.catalog import DEVICES
 from shoestring.planning.estimate.block_order import can_change_order, in_block_order
 from shoestring.planning.estimate.phases import peak_tensor_bytes
-from shoestring.planning.estimate.requests import WORKSPACES, accumulate_in_place, requests
-from shoestring.planning.trace.record import Alloc, BlockUse, Event, Free, Op, Phase, Trace
+from shoestring.planning.estimate.requests import accumulate_in_place
+from shoestring.planning.trace.record import Alloc, BlockUse, Event, Free, Phase, Trace
 from tests.planning.estimate.example_traces import op, trace
 
-MATRIX = op(name="aten::mm")
 SIZES = {"batch": 1, "input": 10, "middle": 12, "output": 14, "logits": 100, "temporary": 30}
 """The MiB of what a microbatch allocates: its batch, the inputs of two blocks, the output of the second, and more."""
 
@@ -78,16 +76,6 @@ def test_only_what_is_before_the_last_block_is_kept() -> None:
     usual = two_updates()
     first_of_two = replace(usual, block_bytes=(MIB,), block_uses=usual.block_uses[:1])
     assert peaks(in_block_order(first_of_two, 3))["forward"] == 50 + 137 + 2 * (1 + 10)
-
-
-def test_each_microbatch_has_a_thread_with_a_workspace() -> None:
-    usual = two_updates()
-    product = replace(usual, events=tuple(MATRIX if isinstance(event, Op) else event for event in usual.events))
-    sizes = [
-        sum(request.bytes or 0 for request in requests(record, DEVICES["t4"]) if request.part == WORKSPACES)
-        for record in (product, in_block_order(product, 5))
-    ]
-    assert sizes == [2 * 32 * MIB, (5 + 1) * 32 * MIB]  # forward and backward
 
 
 def test_every_storage_is_freed_once() -> None:

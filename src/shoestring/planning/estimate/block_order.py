@@ -3,8 +3,8 @@
 Each streamed block runs for all microbatches of an update before the next block is copied. So what the forward of a
 microbatch keeps for backward, which are the inputs of its blocks if every block is recomputed, is kept for all of them,
 and in backward each has its own gradient between two blocks. What follows the last block, such as the loss, has its
-backward directly after its forward: of this only one microbatch keeps anything. Each forward has a thread of its own,
-with a workspace of cuBLAS.
+backward directly after its forward: of this only one microbatch keeps anything. Workspaces of cuBLAS are those of the
+usual order: training frees them at each turn.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def in_block_order(trace: Trace, microbatches: int) -> Trace:
     storages, events = list(trace.storages), list[Event]()
     for part in _updates(trace.events):
         events += _of_all_microbatches(part, storages, microbatches - 1, first_use, last_use)
-    return replace(trace, microbatches=1, forward_threads=microbatches, storages=tuple(storages), events=tuple(events))
+    return replace(trace, microbatches=1, storages=tuple(storages), events=tuple(events))
 
 
 def _updates(events: Sequence[Event]) -> list[Sequence[Event]]:

@@ -94,13 +94,12 @@ def requests(
             result += [Request(key, KERNEL_BUFFERS, size) for key, size in zip(keys, sizes, strict=True)]
             result += [Request(key, KERNEL_BUFFERS, None) for key in reversed(keys)]
         elif event.name in _PRODUCTS:
-            threads = range(trace.forward_threads if thread == "forward" else 1)
             if thread not in threads_with_workspace:
                 threads_with_workspace.add(thread)
-                result += [Request((WORKSPACES, thread, number), WORKSPACES, workspace) for number in threads]
+                result.append(Request((WORKSPACES, thread), WORKSPACES, workspace))
             if event.name == _WITH_BIAS and lt_workspace and thread not in threads_with_lt_workspace:
                 threads_with_lt_workspace.add(thread)
-                result += [Request((WORKSPACES, thread, "Lt", number), WORKSPACES, lt_workspace) for number in threads]
+                result.append(Request((WORKSPACES, thread, "Lt"), WORKSPACES, lt_workspace))
         elif (
             convolution_workspaces
             and event.name in CONVOLUTIONS

@@ -237,9 +237,6 @@ class Trace:
     """The calls of these blocks in the first forward of the measured update, in order."""
     draws_random: bool = False
     """Whether the model or the loss draws random numbers in an update, as dropout does."""
-    forward_threads: int = 1
-    """The threads that run forwards, of which each has a workspace of cuBLAS: one for each microbatch of an update if
-    these take turns at each block (`planning/estimate/block_order.py`)."""
     storages: tuple[Storage, ...]
     events: tuple[Event, ...]
     second: Trace | None = None
@@ -271,7 +268,6 @@ class Trace:
             "block_bytes": self.block_bytes,
             "block_uses": self.block_uses,
             "draws_random": self.draws_random,
-            "forward_threads": self.forward_threads,
             "names": list(names),
             "storages": [[storage.bytes, PARTS.index(storage.part)] for storage in self.storages],
             "events": list(_rows(self.events, numbers)),
@@ -301,7 +297,6 @@ class Trace:
             block_bytes=tuple(values.get("block_bytes", ())),
             block_uses=tuple(BlockUse(*use) for use in values.get("block_uses", ())),
             draws_random=values.get("draws_random", False),
-            forward_threads=values.get("forward_threads", 1),
             storages=tuple(Storage(size, PARTS[part]) for size, part in values["storages"]),
             events=tuple(events),
             second=Trace.from_json(values["second"]) if values.get("second") else None,

@@ -49,7 +49,7 @@ class Recorder(TorchDispatchMode):
         self.host_bytes: dict[Part, int] = {}
         """What is in host memory, which is not recorded as it is allocated."""
         self.draws_random = False
-        """Whether an operator of an update has drawn random numbers."""
+        """Whether an operator has drawn random numbers. Weights are drawn before, when nothing is recorded."""
         self._bounds: dict[tuple[str, str], int] = {}
         """The largest number of rows by operator and place, where it depends on values."""
         self._draws = Draws()
@@ -68,8 +68,7 @@ class Recorder(TorchDispatchMode):
             return args[0].fake_device
         self.operator = func.name()
         self.log.calls += 1
-        if not self.draws_random and self.log.phase and self.log.phase.name in ("forward", "backward"):
-            self.draws_random = draws_random(func, args, kwargs)
+        self.draws_random = self.draws_random or draws_random(func, args, kwargs)
         on_gpu = self._watched is is_simulated and attention.CAPABILITY.get() is not None
         result = self._result(func, args, kwargs)
         returned = self._watched_tensors(results.on_device(func, args, result) if on_gpu else result)
