@@ -17,7 +17,7 @@ from shoestring.planning.estimate.streaming import (
     saved_bytes,
     streamed_sizes,
     uses_of_microbatch,
-    uses_together,
+    shared_uses,
     waiting_seconds,
 )
 from shoestring.planning.estimate.time import update_seconds
@@ -102,7 +102,7 @@ def test_evenly_spread_blocks_hide_more_than_all_of_them() -> None:
 
 
 def test_microbatches_that_use_a_copy_together_hold_it_until_the_last_one_needs_it_no_more() -> None:
-    uses, after = uses_together(*uses_of_microbatch(streamable(), 2, pace(BLOCKS + 2)), 3)
+    uses, after = shared_uses(*uses_of_microbatch(streamable(), 2, pace(BLOCKS + 2)), 3)
     assert [(use.block, use.pass_) for use in uses] == [
         (0, "forward"),
         (1, "forward"),
@@ -128,7 +128,7 @@ def test_microbatches_that_use_a_copy_together_hold_it_until_the_last_one_needs_
 )
 def test_waiting_for_copies_that_four_microbatches_use(copy_seconds: float, waiting: float) -> None:
     rate = 100 * MB / copy_seconds
-    seconds = waiting_seconds(streamable(), BLOCKS, pace(BLOCKS + 2), rate, 0.0, together=4)
+    seconds = waiting_seconds(streamable(), BLOCKS, pace(BLOCKS + 2), rate, 0.0, sharing=4)
     assert seconds == pytest.approx(waiting, abs=1e-6)
 
 

@@ -35,7 +35,7 @@ def can_change_order(trace: Trace) -> bool:
 def in_block_order(trace: Trace, microbatches: int) -> Trace:
     """Return the trace with the memory that updates of so many microbatches have in this order.
 
-    Each update has the events of its first microbatch alone, with storages for what the others keep meanwhile. The
+    Each update has the events of its first microbatch alone, with storages for what the further keep meanwhile. The
     trace is not one of operators any more: time follows from the original one.
     """
     trace = accumulate_in_place(trace)
@@ -57,9 +57,9 @@ def _updates(events: Sequence[Event]) -> list[Sequence[Event]]:
 
 
 def _of_all_microbatches(
-    events: Sequence[Event], storages: list[Storage], others: int, first_use: int, last_use: int
+    events: Sequence[Event], storages: list[Storage], further: int, first_use: int, last_use: int
 ) -> list[Event]:
-    """Return the events of an update in which `others` keep what they need while the first microbatch runs.
+    """Return the events of an update in which so many `further` ones keep what they need while the first microbatch runs.
 
     `first_use` and `last_use` are the numbers of operators of the forward before the first block and before the last.
     """
@@ -70,13 +70,13 @@ def _of_all_microbatches(
     end = next(index for index, _ in phases if index > backward)
     step = next(index for index, name in phases if name not in ("forward", "backward"))
     forward = events[:backward]
-    gradient = max((storages[storage].bytes for storage in _kept(forward, first_use, last_use)), default=0)
+    gradient = max((storages[storage].bytes for storage in _saved(forward, first_use, last_use)), default=0)
     copies: dict[int, list[int]] = {}
-    for storage in _kept(forward, 0, last_use):
-        copies[storage] = [*range(len(storages), len(storages) + others)]
-        storages += [storages[storage]] * others
-    gradients = [*range(len(storages), len(storages) + others)]
-    storages += [Storage(gradient, "temporaries")] * others
+    for storage in _saved(forward, 0, last_use):
+        copies[storage] = [*range(len(storages), len(storages) + further)]
+        storages += [storages[storage]] * further
+    gradients = [*range(len(storages), len(storages) + further)]
+    storages += [Storage(gradient, "temporaries")] * further
 
     result: list[Event] = []
     for index, event in enumerate(events[:end]):
@@ -96,7 +96,7 @@ def _of_all_microbatches(
     return result
 
 
-def _kept(forward: Sequence[Event], start: int, end: int) -> list[int]:
+def _saved(forward: Sequence[Event], start: int, end: int) -> list[int]:
     """Return the storages of operators from `start` to before `end` that are alive after the forward."""
     operators, alive = 0, dict[int, None]()
     for event in forward:

@@ -84,7 +84,7 @@ def uses_of_microbatch(trace: Trace, count: int, pace: Pace) -> tuple[list[Use],
     return uses, max(0.0, length - clock)
 
 
-def uses_together(uses: Sequence[Use], after: float, microbatches: float) -> tuple[list[Use], float]:
+def shared_uses(uses: Sequence[Use], after: float, microbatches: float) -> tuple[list[Use], float]:
     """Return the uses of blocks by several microbatches, which run each block one after the other before the next one,
     and the seconds after the last use: the arguments are those of one microbatch.
 
@@ -92,8 +92,8 @@ def uses_together(uses: Sequence[Use], after: float, microbatches: float) -> tup
     computes before it leaves its turn to the next one, so that of all others belongs to the use: in forward what
     follows the block, in backward what comes before it.
     """
-    others = microbatches - 1
-    together = []
+    further = microbatches - 1
+    shared = []
     for index, use in enumerate(uses):
         following = uses[index + 1] if index + 1 < len(uses) else None
         if use.pass_ == "backward":
@@ -101,21 +101,21 @@ def uses_together(uses: Sequence[Use], after: float, microbatches: float) -> tup
         else:
             meanwhile = following.before if following and following.pass_ != "backward" else 0.0
         before = use.before * (microbatches if index == 0 else 1)
-        together.append(use._replace(before=before, seconds=microbatches * use.seconds + others * meanwhile))
-    return together, microbatches * after
+        shared.append(use._replace(before=before, seconds=microbatches * use.seconds + further * meanwhile))
+    return shared, microbatches * after
 
 
 def waiting_seconds(
-    trace: Trace, count: int | None, pace: Pace, rate: float, latency: float, *, together: float = 1.0
+    trace: Trace, count: int | None, pace: Pace, rate: float, latency: float, *, sharing: float = 1.0
 ) -> float:
     """Return the seconds of a microbatch, one that follows others, in which the device waits for copies of `count`
     streamed blocks: at `rate` bytes/s, with `latency` seconds before each.
 
-    If several microbatches use each copy `together`, the seconds are those of all of them.
+    If several microbatches are `sharing` each copy, the seconds are those of all of them.
     """
     if not count or not trace.block_uses:
         return 0.0
-    uses, after = uses_together(*uses_of_microbatch(trace, count, pace), together)
+    uses, after = shared_uses(*uses_of_microbatch(trace, count, pace), sharing)
     return _waiting_seconds(uses, after, streamed_sizes(trace.block_bytes, count), rate, latency)
 
 

@@ -100,8 +100,8 @@ def update_seconds(
     ]
     low, typical, high = (timing.parts for timing in timings)
     if streamed_blocks:
-        together = microbatches if in_block_order else 1.0
-        _add_streaming(timings, trace, device, microbatches, rates, gpus, streamed_blocks, stream_from, together)
+        sharing = microbatches if in_block_order else 1.0
+        _add_streaming(timings, trace, device, microbatches, rates, gpus, streamed_blocks, stream_from, sharing)
     if gpus > 1:
         usual = link or link_of(device, without)
         slowest = replace(usual, bandwidth=usual.bandwidth * usual.slowest)
@@ -146,23 +146,23 @@ def _add_streaming(
     gpus: int,
     streamed_blocks: int,
     stream_from: Source,
-    together: float,
+    sharing: float,
 ) -> None:
-    """Add the seconds in which the device waits for streamed blocks, as a part of its own; so many microbatches use
-    each copy `together`.
+    """Add the seconds in which the device waits for streamed blocks, as a part of its own; so many microbatches
+    are `sharing` each copy.
 
     A CPU copies before it computes, at the rate of its memory.
     """
     if not rates.queued:
-        copied = microbatches / together * 2 * 2 * host_bytes(trace, streamed_blocks) / rates.bandwidth["elementwise"]
+        copied = microbatches / sharing * 2 * 2 * host_bytes(trace, streamed_blocks) / rates.bandwidth["elementwise"]
         for timing in timings:
             timing.parts["streaming"] = copied
         return
     link = host_link_of(device)
     for timing, rate in zip(timings, copy_rates(link, stream_from, gpus), strict=True):
         pace = Pace(timing.ends, timing.parts["forward"] / microbatches, timing.parts["backward"] / microbatches)
-        waiting = waiting_seconds(trace, streamed_blocks, pace, rate, link.latency, together=together)
-        timing.parts["streaming"] = microbatches / together * waiting
+        waiting = waiting_seconds(trace, streamed_blocks, pace, rate, link.latency, sharing=sharing)
+        timing.parts["streaming"] = microbatches / sharing * waiting
 
 
 def _combined(*factors: float) -> float:
