@@ -117,7 +117,15 @@ def row(name: str, target: Target, plan: Plan, hidden: int | None, seconds: floa
         "exceeded": [limit.name for limit in plan.limits if not limit.holds],
         "settings": {
             setting: getattr(plan.settings, setting)
-            for setting in ("micro_batch", "checkpointing", "gpus", "sharding", "streamed_blocks", "stream_from")
+            for setting in (
+                "micro_batch",
+                "checkpointing",
+                "gpus",
+                "sharding",
+                "streamed_blocks",
+                "stream_from",
+                "stream_order",
+            )
         },
         "blocks": trace_blocks,
         "notes": [note for note in plan.facts.notes if "streamed" in note],

@@ -17,8 +17,10 @@ from shoestring.planning.candidates import Candidate
 from shoestring.planning.estimate.streaming import saved_bytes
 from shoestring.planning.plan import Plan
 from shoestring.planning.planner import plan_with
+from shoestring.planning.search import rank
 from shoestring.planning.streamed import candidates_with_streaming, streaming_notes
 from shoestring.planning.trace import Tracer
+from shoestring.planning.trace.record import BlockUse
 from shoestring.recipe.finding import choose
 from shoestring.recipe.parts import Parts
 from tests.planning.fake_candidates import T4, FakeCandidates
@@ -165,6 +167,114 @@ def test_the_microbatch_of_blocks_from_the_disk_is_chosen_at_the_rate_of_the_dis
     assert chosen(3) == (22, 16, 1, "disk")
 
 
+class Waiting(Streamable):
+    """The device waits 10 ms for each copy of a block, and has the inputs of all microbatches if it is used by all."""
+
+    def __init__(self, *, inputs: float = 2.0, random: bool = False, seconds: float = 0.01, **values: Any) -> None:
+        super().__init__(**values)
+        of_microbatch = self.bytes_of
+        self.inputs, self.random, self.copy_seconds = round(inputs * GIB), random, seconds
+        self.bytes_of = lambda settings: of_microbatch(settings) + self.inputs * (settings.stream_order == "block")
+
+    def evaluate(self, settings: Settings) -> Candidate:
+        candidate = super().evaluate(settings)
+        waiting = self.waiting(settings)
+        return replace(
+            candidate,
+            trace=replace(
+                candidate.trace,
+                draws_random=self.random,
+                microbatches=1 if settings.micro_batch == self.loaded.effective_batch else 2,
+                block_uses=tuple(BlockUse(block, block, block + 1) for block in range(BLOCKS)),
+            ),
+            time=SimpleNamespace(value=1 + waiting, parts={"streaming": waiting}),
+        )
+
+    def waiting(self, settings: Settings) -> float:
+        microbatches = -(-self.loaded.effective_batch // (settings.micro_batch or 1))
+        copies = 1 if settings.stream_order == "block" else microbatches / (settings.gpus or 1)
+        return self.copy_seconds * (settings.streamed_blocks or 0) * copies
+
+    def seconds_at(self, candidate: Candidate, micro_batch: int, **changes: Any) -> float:
+        return 1 + self.waiting(candidate.settings.replace(micro_batch=micro_batch, **changes))
+
+    def memory_in_block_order(self, candidate: Candidate) -> Any:
+        memory = candidate.memory
+        return SimpleNamespace(peak_bytes=memory.peak_bytes + self.inputs, high_bytes=memory.high_bytes + self.inputs)
+
+
+def fastest(candidates: Streamable, *layouts: Settings) -> Settings:
+    resident = candidates.evaluate(layouts[0].replace(micro_batch=layouts[0].micro_batch or 1))
+    return min(candidates_with_streaming(candidates, layouts, [resident]), key=rank).settings
+
+
+def order_of(settings: Settings) -> tuple[int | None, int | None, str | None]:
+    return settings.micro_batch, settings.streamed_blocks, settings.stream_order
+
+
+def test_where_the_gpu_waits_all_microbatches_of_an_update_use_each_copy() -> None:
+    # In the usual order 3 microbatches of 22 copy 16 blocks each, which takes 0.48 s.
+    usual = ONE.replace(stream_order="microbatch")
+    assert order_of(fastest(Waiting(), usual)) == (22, 16, "microbatch")
+    # In the other one an update copies as many blocks for each microbatch, and the fewest for the smallest: 10.
+    assert order_of(fastest(Waiting(), ONE)) == (1, 10, "block")
+    # Without the memory for the inputs there is no trace in that order.
+    candidates = Waiting(inputs=20)
+    assert order_of(fastest(candidates, ONE)) == (22, 16, None)
+    assert {settings.stream_order for settings in candidates.evaluated} == {None}
+
+
+def test_the_order_of_blocks_from_the_disk() -> None:
+    target = targets.with_limits(targets.find("kaggle-t4"), ram_bytes=3 * GIB)
+    settings = fastest(Waiting(target=target), ONE)
+    assert (*order_of(settings), settings.stream_from) == (1, 10, "block", "disk")
+
+
+def test_one_gpu_in_the_order_of_blocks_may_be_faster_than_two_in_the_usual_one() -> None:
+    target = targets.find("kaggle-t4x2")
+    assert fastest(Waiting(target=target), TWO, ONE).gpus == 1
+    assert fastest(Waiting(target=target), TWO).gpus == 2
+
+
+@pytest.mark.parametrize(
+    ("candidates", "changes"),
+    [
+        ({"seconds": 0.0}, {}),
+        ({"random": True}, {}),
+        ({}, {"checkpointing": "16"}),
+        ({}, {"stream_order": "microbatch"}),
+        ({}, {"logical_shards": 2}),
+    ],
+    ids=str,
+)
+def test_settings_and_models_with_the_usual_order(candidates: dict[str, Any], changes: dict[str, Any]) -> None:
+    open_number = Waiting(**candidates)
+    assert fastest(open_number, ONE.replace(**changes))
+    assert "block" not in {settings.stream_order for settings in open_number.evaluated}
+    fixed = ONE.replace(streamed_blocks=12, micro_batch=4, **changes)
+    assert not candidates_with_streaming(Waiting(**candidates), [fixed], [Waiting(**candidates).evaluate(fixed)])
+
+
+def test_the_order_is_chosen_for_a_given_number_of_blocks_too() -> None:
+    assert order_of(fastest(Waiting(), ONE.replace(streamed_blocks=12, micro_batch=4))) == (4, 12, "block")
+    # A microbatch that is the whole update has no other order.
+    whole = ONE.replace(streamed_blocks=32, micro_batch=64)
+    assert not candidates_with_streaming(Waiting(floor=-10), [whole], [Waiting(floor=-10).evaluate(whole)])
+
+
+def test_the_note_says_what_the_order_gains() -> None:
+    candidates = Waiting()
+    resident = candidates.evaluate(ONE.replace(micro_batch=1))
+    usual = candidates.evaluate(ONE.replace(micro_batch=22, streamed_blocks=16))
+    chosen = candidates.evaluate(ONE.replace(micro_batch=1, streamed_blocks=10, stream_order="block"))
+    (note,) = streaming_notes([chosen, usual, resident], T4)
+    assert note.endswith(
+        "; each copy serves all microbatches of an update (stream_order=block): 1.35 times as fast as one microbatch "
+        "after the other"
+    )
+    assert "stream_order" not in next(streaming_notes([usual, chosen, resident], T4))
+
+
 def test_the_note_compares_with_a_card_that_all_fit_on() -> None:
     candidates = Streamable(waits=0.2)
     resident = candidates.evaluate(ONE.replace(micro_batch=1))
@@ -202,6 +312,7 @@ def test_a_planned_run_trains_to_the_bits_of_resident_blocks(tmp_path: Path) -> 
     pytest.importorskip("peft")
     values = {"lora_r": 2}
     loaded, requested = choose(Wide(), values)
+    requested = requested.replace(micro_batch=10)
 
     def plan(memory_bytes: int, settings: Settings = requested) -> Plan:
         device = replace(T4.device, memory_bytes=memory_bytes, context_bytes=(0, 0, 0))
@@ -212,14 +323,20 @@ def test_a_planned_run_trains_to_the_bits_of_resident_blocks(tmp_path: Path) -> 
         roomy = plan(16 * GIB)
         memory = round(roomy.memory.peak_bytes - 3 * 16 * MIB)
         forbidden, small = plan(memory, requested.replace(streamed_blocks=0)), plan(memory)
+        slow = plan(memory, requested.replace(stream_from="disk"))
     assert roomy.verdict == "fits" and roomy.settings.streamed_blocks is None
     assert forbidden.verdict != "fits"
     count = small.settings.streamed_blocks
     assert small.verdict == "fits" and count and 3 < count < 8
+    # From the disk copies take most of the time, so both microbatches of an update use each of them.
+    assert slow.verdict == "fits" and slow.settings.stream_order == "block" and small.settings.stream_order is None
+    assert "(stream_order=block): 1." in slow.facts.notes[0]
     assert small.host.parts["streamed weights"] == count * 16 * MIB
     assert small.facts.notes[0].startswith(f"{count} of 8 blocks are streamed from host memory")
 
     values |= {"micro_batch": small.settings.micro_batch, "checkpointing": small.settings.checkpointing}
     session(Wide(), tmp_path / "plain", values)
-    session(Wide(), tmp_path / "run", {**values, "streamed_blocks": count})
-    assert training_result(tmp_path / "run") == training_result(tmp_path / "plain")
+    for name, settings in (("run", small.settings), ("slow", slow.settings)):
+        streaming = {key: getattr(settings, key) for key in ("streamed_blocks", "stream_from", "stream_order")}
+        session(Wide(), tmp_path / name, {**values, **{key: value for key, value in streaming.items() if value}})
+        assert training_result(tmp_path / name) == training_result(tmp_path / "plain")

@@ -11,9 +11,10 @@ from shoestring.base.errors import TraceError, UsageError
 from shoestring.base.settings import Settings
 from shoestring.hardware.catalog import Device, Target
 from shoestring.hardware.cpu_rates import NOMINAL
+from shoestring.planning.estimate.block_order import in_block_order
 from shoestring.planning.estimate.calibration import Calibration
 from shoestring.planning.estimate.exchange import GATHERS
-from shoestring.planning.estimate.lengths import VaryingLengths
+from shoestring.planning.estimate.lengths import Updates, VaryingLengths
 from shoestring.planning.estimate.memory import Breakdown, memory
 from shoestring.planning.estimate.pipeline import pipeline_seconds
 from shoestring.planning.estimate.time import Seconds, update_seconds
@@ -35,6 +36,7 @@ UNTRACED = {
             "cudnn_benchmark",
             "tf32",
             "stream_from",
+            "stream_order",
             "workers",
             "stage",
             "save",
@@ -187,6 +189,17 @@ class Candidates:
             return candidate.comparable_seconds
         return self.seconds_of(candidate.trace, candidate.settings.replace(**changes), micro_batch)
 
+    def memory_in_block_order(self, candidate: Candidate) -> Breakdown:
+        """Return the memory of a candidate without streamed blocks if all microbatches of an update ran each block
+        before the next one, as with `stream_order=block`.
+        """
+        settings = candidate.settings.replace(
+            streamed_blocks=len(candidate.trace.block_bytes),
+            stream_order="block",
+            micro_batch=candidate.trace.micro_batch,
+        )
+        return memory_of(candidate.trace, self.loaded, self.target, settings)
+
     def without_exchange(self, candidate: Candidate) -> Candidate:
         """Return the candidate of one GPU with the same microbatch, without tracing it; it has at least two of them."""
         settings = candidate.settings.replace(gpus=1, logical_shards=1)
@@ -298,6 +311,16 @@ def memory_of(
     """
     if trace.second:
         return max(memory_of_parts(trace, loaded, target, settings), key=lambda part: part.high_bytes)
+    if settings.stream_order == "block":
+        microbatches = -(-rows_per_shard(loaded, trace.facts, settings) // trace.micro_batch)
+        trace = in_block_order(trace, microbatches)
+        if varying:
+            varying = replace(
+                varying,
+                shorter=in_block_order(varying.shorter, microbatches),
+                likely=_longest(varying.likely),
+                worst=_longest(varying.worst),
+            )
     return memory(
         trace,
         target.device,
@@ -307,6 +330,11 @@ def memory_of(
         deterministic=not loaded.parts.learning.other_loop,
         varying=varying,
     )
+
+
+def _longest(updates: Updates) -> Updates:
+    """Return the longest of the microbatches of each update, whose memory all of them have at once."""
+    return [[max(lengths)] for lengths in updates]
 
 
 def memory_of_parts(
@@ -373,6 +401,7 @@ def seconds_of(
         torch_ddp=uses_torch_ddp(loaded, settings),
         by_library=loaded.parts.learning.trainer is not None or loaded.parts.learning.other_loop,
         stream_from=settings.stream_from or "host",
+        in_block_order=settings.stream_order == "block",
     )
     if trace.second is None:
         return estimate(trace, streamed_blocks=settings.streamed_blocks)

@@ -118,6 +118,8 @@ def _resolve(candidates: Candidates, requested: Settings) -> tuple[Settings, boo
         memory_format=requested.memory_format or "contiguous",
         optimizer_kernel=requested.optimizer_kernel or _default_kernel(candidates, requested),
     )
+    if requested.stream_order == "block":  # in which every block is recomputed
+        requested = requested.replace(checkpointing=requested.checkpointing or "full")
     return _resolve_packing(candidates, _resolve_cuda_graphs(requested, candidates.target.device))
 
 

@@ -6,20 +6,26 @@ blocks between two GPUs (`sharding=pipeline`): each keeps other blocks, so fewer
 Each streamed block saves its frozen weights, and the time of the copies follows from their bytes
 (`planning/estimate/streaming.py`). So one trace without streamed blocks predicts which number of them and which
 microbatch are the fastest, and only these are traced. Streaming changes nothing that is learnt.
+
+Where the GPU waits for the copies, the other order of microbatches and blocks is tried (`stream_order=block`), with the
+same traces: it copies less, for the memory that the inputs of all microbatches take.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple, TypeAlias
 
 from shoestring.base.settings import Settings
 from shoestring.base.units import bytes_text
 from shoestring.hardware.catalog import Target
 from shoestring.planning.candidates import Candidate, Candidates
 from shoestring.planning.costs import planned_disk, planned_host
+from shoestring.planning.estimate.block_order import can_change_order
 from shoestring.planning.estimate.streaming import host_bytes, saved_bytes
 from shoestring.planning.micro_batch import LONG_TRACE_EVENTS, MIN_SPEEDUP, predict_bytes
-from shoestring.planning.search import micro_batch_sizes, smallest
+from shoestring.planning.search import micro_batch_sizes, rank, smallest
+from shoestring.planning.shares import gpus_of, shards_per_gpu
 from shoestring.techniques.streaming.schedule import SLOTS
 
 MOST_TRACES = 5
@@ -35,6 +41,19 @@ _WORTHWHILE = 0.02
 """The share of an update in which the device waits for copies from which on fewer streamed blocks are looked for."""
 
 
+Order: TypeAlias = Literal["microbatch", "block"] | None
+
+
+class _Additional(NamedTuple):
+    """What an update needs beside the memory of one microbatch, where all its microbatches use each copy.
+
+    It is the same for each microbatch, since an update has as many samples.
+    """
+
+    peak_bytes: int = 0
+    high_bytes: int = 0
+
+
 def candidates_with_streaming(
     candidates: Candidates,
     layouts: Sequence[Settings],
@@ -46,7 +65,12 @@ def candidates_with_streaming(
     `layouts` are the requested settings with each number of GPUs, the largest first. A number of GPUs is tried if the
     host has no memory for the streamed weights of the larger ones. If it has none for any, the model is `divided` by
     blocks between two GPUs, where that is possible. If that does not help, they come from the disk.
+
+    If the number of streamed blocks is given, their traces in `pool` are priced in the other order too.
     """
+    if layouts[0].streamed_blocks and _can_stream(candidates):
+        may_gain = [item.settings for item in pool if item.fits and _waits(item) and _may_change_order(item)]
+        return [candidates.evaluate(settings.replace(stream_order="block")) for settings in may_gain]
     whole = [item for item in pool if item.settings.sharding in WHOLE]
     can_stream = any(len(item.trace.block_bytes) > SLOTS for item in whole)
     if not can_stream or not _is_open(candidates, layouts[0]) or any(item.fits for item in whole):
@@ -65,9 +89,9 @@ def candidates_with_streaming(
         streamed += _divided(candidates, divided, fitting or streamed)
         from_host = [item for item in streamed if item.fits and planned_host(item, candidates.target).fits]
     if from_host or layouts[0].stream_from == "host":
-        return from_host or streamed
-    from_disk = _from_disk(candidates, layouts, fitting)
-    return [item for item in from_disk if item.fits and _has_disk(item, candidates)] or streamed
+        return [*(from_host or streamed), *_with_block_order(candidates, layouts, from_host)]
+    from_disk = [item for item in _from_disk(candidates, layouts, fitting) if item.fits and _has_disk(item, candidates)]
+    return [*(from_disk or streamed), *_with_block_order(candidates, layouts, from_disk)]
 
 
 def streaming_notes(ranked: Sequence[Candidate], target: Target) -> Iterator[str]:
@@ -85,21 +109,67 @@ def streaming_notes(ranked: Sequence[Candidate], target: Target) -> Iterator[str
         ratio = chosen.time.value / (chosen.time.value - waiting)
         speed = f"{ratio:.2f} times slower than" if ratio >= _NOTICEABLE else "as fast as"
         note += f": {speed} on a card of {bytes_text(least)}, where all would stay"
-    yield note
+    yield note + _order_note(chosen, ranked)
+
+
+def _order_note(chosen: Candidate, ranked: Sequence[Candidate]) -> str:
+    """Return what the order of the blocks gains, as the end of a sentence; nothing in the usual order."""
+    if chosen.settings.stream_order != "block":
+        return ""
+    text = "; each copy serves all microbatches of an update (stream_order=block)"
+    usual = [item for item in ranked if item.fits and item.settings.stream_order != "block" and item.time]
+    if not usual or not chosen.time:
+        return text
+    return f"{text}: {usual[0].seconds / chosen.time.value:.2f} times as fast as one microbatch after the other"
 
 
 def _is_open(candidates: Candidates, requested: Settings) -> bool:
     """Return whether the plan may stream blocks of the recipe; each step of a generation would copy all of them."""
-    learning = candidates.loaded.parts.learning
     return (
         requested.streamed_blocks is None
         and requested.offload != "parameters"
         and requested.compile == "no"
-        and candidates.target.device.kind == "cuda"
+        and _can_stream(candidates)
+    )
+
+
+def _can_stream(candidates: Candidates) -> bool:
+    learning = candidates.loaded.parts.learning
+    return (
+        candidates.target.device.kind == "cuda"
         and learning.trainer is None
         and not learning.other_loop
         and learning.rollout is None
     )
+
+
+def _may_change_order(candidate: Candidate) -> bool:
+    """Return whether the order is open and training has the other one for these settings and this model."""
+    settings = candidate.settings
+    return (
+        settings.stream_order is None
+        and settings.checkpointing == "full"
+        and settings.compile == "no"
+        and settings.sharding in WHOLE
+        and gpus_of(settings) == shards_per_gpu(settings) == 1
+        and can_change_order(candidate.trace)
+    )
+
+
+def _with_block_order(
+    candidates: Candidates, layouts: Sequence[Settings], usual: Sequence[Candidate]
+) -> list[Candidate]:
+    """Return candidates of one GPU in the other order, if the device waits for copies in the best of the `usual` one.
+
+    Their number of blocks and microbatch are chosen anew: copies do not depend on the microbatch any more.
+    """
+    best = min(usual, key=rank, default=None)
+    layout = next((layout for layout in layouts if gpus_of(layout) == 1), None)
+    if best is None or layout is None or not _waits(best):
+        return []
+    layout = layout.replace(stream_from=best.settings.stream_from)
+    changed = _streamed(candidates, layout, in_block_order=True)
+    return [item for item in changed if item.fits and can_change_order(item.trace) and _has_disk(item, candidates)]
 
 
 def _has_disk(candidate: Candidate, candidates: Candidates) -> bool:
@@ -125,17 +195,27 @@ def _from_disk(candidates: Candidates, layouts: Sequence[Settings], fitting: Seq
     return [*from_disk.values()]
 
 
-def _streamed(candidates: Candidates, layout: Settings) -> list[Candidate]:
+def _streamed(candidates: Candidates, layout: Settings, *, in_block_order: bool = False) -> list[Candidate]:
     """Return the traced candidates with streamed blocks, of the microbatches that are predicted to be the fastest."""
     resident = candidates.evaluate_if_possible(smallest(candidates, layout))
     if resident is None or len(resident.trace.block_bytes) <= SLOTS:
         return []
+    if in_block_order and not _may_change_order(resident):
+        return []
+    order, additional = layout.stream_order, _Additional()
+    if in_block_order:
+        order, memory = "block", candidates.memory_in_block_order(resident)
+        additional = _Additional(
+            memory.peak_bytes - resident.memory.peak_bytes,
+            memory.high_bytes - resident.memory.high_bytes,
+        )
     traced: list[Candidate] = []
-    for size, count in _by_prediction(candidates, layout, resident):
-        for candidate in _enough(candidates, resident.settings.replace(micro_batch=size), count):
+    for size, count in _by_prediction(candidates, layout, resident, order, additional):
+        settings = resident.settings.replace(micro_batch=size, streamed_blocks=count, stream_order=order)
+        for candidate in _enough(candidates, settings, count):
             traced.append(candidate)
             if candidate.fits:
-                return [*traced, *_fewer(candidates, resident, candidate)]
+                return [*traced, *_fewer(candidates, resident, candidate, additional)]
             if len(traced) >= MOST_TRACES:
                 break
         if len(traced) >= MOST_TRACES:
@@ -143,13 +223,23 @@ def _streamed(candidates: Candidates, layout: Settings) -> list[Candidate]:
     return traced
 
 
-def _by_prediction(candidates: Candidates, layout: Settings, resident: Candidate) -> Iterator[tuple[int, int]]:
-    """Yield microbatches with the number of streamed blocks that they need: the fastest first, then smaller ones."""
+def _by_prediction(
+    candidates: Candidates, layout: Settings, resident: Candidate, order: Order, additional: _Additional
+) -> Iterator[tuple[int, int]]:
+    """Yield microbatches with the number of streamed blocks that they need: the fastest first, then smaller ones.
+
+    In the order of the blocks there are none if the expected memory does not fit with all blocks streamed.
+    """
     blocks = len(resident.trace.block_bytes)
     sizes = micro_batch_sizes(candidates, layout)
-    counts = {size: count for size in sizes if (count := _fewest(candidates, resident, size))}
+    counts = {size: count for size in sizes if (count := _fewest(candidates, resident, size, additional))}
+    if not counts and order == "block" and not _fewest(candidates, resident, sizes[0], additional, expected=True):
+        return
     counts = counts or {sizes[0]: blocks}
-    seconds = {size: candidates.seconds_at(resident, size, streamed_blocks=count) for size, count in counts.items()}
+    seconds = {
+        size: candidates.seconds_at(resident, size, streamed_blocks=count, stream_order=order)
+        for size, count in counts.items()
+    }
     fastest = min(seconds.values())
     best = next(size for size in counts if seconds[size] <= fastest * MIN_SPEEDUP)
     for size in reversed([size for size in counts if size <= best]):
@@ -158,10 +248,13 @@ def _by_prediction(candidates: Candidates, layout: Settings, resident: Candidate
         yield sizes[0], blocks
 
 
-def _fewest(candidates: Candidates, resident: Candidate, size: int, *, expected: bool = False) -> int | None:
+def _fewest(
+    candidates: Candidates, resident: Candidate, size: int, additional: _Additional, *, expected: bool = False
+) -> int | None:
     """Return the fewest streamed blocks with which a microbatch should fit; None if it fits with no number of them."""
     blocks, capacity = resident.trace.block_bytes, candidates.target.device.memory_bytes
     excess = predict_bytes(size, [resident], "peak_bytes" if expected else "high_bytes") - capacity
+    excess += additional.peak_bytes if expected else additional.high_bytes
     return next((count for count in range(SLOTS + 1, len(blocks) + 1) if saved_bytes(blocks, count) >= excess), None)
 
 
@@ -205,14 +298,16 @@ def _gpus(candidate: Candidate) -> int:
     return 2 if candidate.trace.second else 1
 
 
-def _fewer(candidates: Candidates, resident: Candidate, fitting: Candidate) -> Iterator[Candidate]:
+def _fewer(
+    candidates: Candidates, resident: Candidate, fitting: Candidate, additional: _Additional
+) -> Iterator[Candidate]:
     """Yield candidates with fewer streamed blocks, if traces are short or the copies take a part of the time that is
     worth a long one.
 
     The upper bound of the memory of settings that do not fit is often too high, that of the lower bound too low.
     """
     size, enough = fitting.settings.micro_batch or 1, fitting.settings.streamed_blocks or 0
-    too_few = (_fewest(candidates, resident, size, expected=True) or enough) - 1
+    too_few = (_fewest(candidates, resident, size, additional, expected=True) or enough) - 1
     while enough - too_few > 1 and (_waits(fitting) or len(fitting.trace.events) < LONG_TRACE_EVENTS):
         candidate = candidates.evaluate(fitting.settings.replace(streamed_blocks=(enough + too_few) // 2))
         yield candidate

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from shoestring.hardware.catalog import DEVICES
+from shoestring.hardware import targets
+from shoestring.hardware.catalog import DEVICES, Device
 from shoestring.hardware.measured import AT_ONCE, PAGEABLE, PINNED, CopyTiming
+from shoestring.planning.candidates import with_nominal_rates
 from shoestring.planning.estimate.host_link import HostLink, copy_rates, host_link_of
 from shoestring.planning.estimate.streaming import (
     Pace,
@@ -15,6 +17,7 @@ from shoestring.planning.estimate.streaming import (
     saved_bytes,
     streamed_sizes,
     uses_of_microbatch,
+    shared_uses,
     waiting_seconds,
 )
 from shoestring.planning.estimate.time import update_seconds
@@ -96,6 +99,51 @@ def test_evenly_spread_blocks_hide_more_than_all_of_them() -> None:
         return waiting_seconds(streamable(), count, pace(BLOCKS + 2), 100 * MB / 1.9, 0.0)
 
     assert waiting(BLOCKS) > waiting(4) == pytest.approx(0.0, abs=0.3)
+
+
+def test_microbatches_that_use_a_copy_together_hold_it_until_the_last_one_needs_it_no_more() -> None:
+    uses, after = shared_uses(*uses_of_microbatch(streamable(), 2, pace(BLOCKS + 2)), 3)
+    assert [(use.block, use.pass_) for use in uses] == [
+        (0, "forward"),
+        (1, "forward"),
+        (1, "backward"),
+        (0, "backward"),
+    ]
+    # Alone they are 3, 3, 6 and 6 seconds after the one before. Two microbatches go on before the last use of a copy.
+    assert [use.before for use in uses] == pytest.approx([3 * 3, 3, 2 + 4, 6])
+    assert [use.seconds for use in uses] == pytest.approx([3 * 1 + 2 * 3, 3 * 1, 3 * 2 + 2 * 6, 3 * 2 + 2 * 6])
+    assert sum(use.before + use.seconds for use in uses) + after == pytest.approx(3 * 30)
+
+
+@pytest.mark.parametrize(
+    ("copy_seconds", "waiting"),
+    [
+        # A block computes for 4 seconds forward and 8 backward, while the next one is copied.
+        (1.5, 0.0),
+        (4.0, 0.0),
+        # As in a microbatch with four times the computation.
+        (40.0, 4 * ((2 + 60 + 2) + (4 + 60 + 4) - 30)),
+        (10.0, (8 + 60 + 8) + (16 + 60 + 16) - 120),
+    ],
+)
+def test_waiting_for_copies_that_four_microbatches_use(copy_seconds: float, waiting: float) -> None:
+    rate = 100 * MB / copy_seconds
+    seconds = waiting_seconds(streamable(), BLOCKS, pace(BLOCKS + 2), rate, 0.0, sharing=4)
+    assert seconds == pytest.approx(waiting, abs=1e-6)
+
+
+def test_in_the_order_of_blocks_an_update_waits_as_often_as_a_microbatch() -> None:
+    def waiting(device: Device, microbatches: int, **values: Any) -> float:
+        result = update_seconds(streamable(size=10**10), device, microbatches, streamed_blocks=BLOCKS, **values)
+        assert result
+        return result.parts["streaming"]
+
+    t4, cpu = DEVICES["t4"], with_nominal_rates(targets.find("cpu").device)
+    alone = waiting(t4, 1)
+    assert waiting(t4, 1, in_block_order=True) == alone
+    assert waiting(t4, 16, in_block_order=True) == pytest.approx(alone, rel=0.01)
+    assert waiting(t4, 16) == pytest.approx(16 * alone)
+    assert waiting(cpu, 16, in_block_order=True) == pytest.approx(waiting(cpu, 16) / 16)
 
 
 def test_an_update_has_the_waiting_of_each_microbatch_as_a_part_of_its_own() -> None:

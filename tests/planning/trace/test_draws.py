@@ -1,15 +1,18 @@
 """Conditions on random numbers of the host: LayerDrop skips no layer, and a note names the place."""
 
+import json
+
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 import shoestring
 from shoestring.base.errors import TraceError
 from shoestring.base.settings import Settings
 from shoestring.hardware.catalog import DEVICES
 from shoestring.planning.trace import Tracer
-from shoestring.planning.trace.record import Op
+from shoestring.planning.trace.record import Op, Trace
 from shoestring.recipe.finding import find
 from tests.mine import Mine
 
@@ -34,6 +37,28 @@ class Dropping(Mine):
                 continue
             batch = layer(batch)
         return batch.square().mean()
+
+
+class Noisy(Mine):
+    """Draws random numbers for a microbatch of two samples, and none for one of one sample."""
+
+    def model(self):
+        return nn.Linear(8, 8)
+
+    def batch(self, size):
+        return torch.zeros(size, 1, 4, 8)
+
+    def loss(self, model, batch):
+        values = model(batch)
+        return self.noise(values, 0.1 * (len(batch) - 1)).square().mean()
+
+    def noise(self, values, rate):
+        return functional.dropout(values, rate)
+
+
+class NoisyAttention(Noisy):
+    def noise(self, values, rate):
+        return functional.scaled_dot_product_attention(values, values, values, dropout_p=rate)
 
 
 class NeverDropping(Dropping):
@@ -103,6 +128,20 @@ def test_estimate_has_the_note_but_is_no_upper_one():
     estimate = shoestring.estimate(Dropping(), on="kaggle-t4")
     assert any("depends on a random number" in note for note in estimate.json()["notes"])
     assert estimate.facts.bounds == ()
+
+
+@pytest.mark.parametrize("recipe", [Noisy, NoisyAttention])
+def test_a_trace_knows_whether_an_update_draws_random_numbers(recipe):
+    """The weights of each of them begin with random numbers, before the first update."""
+    with Tracer(find(recipe())) as tracer:
+        one, two = (
+            tracer.trace(
+                Settings(micro_batch=size, precision="fp16", checkpointing="no"), accumulate=1, device=DEVICES["t4"]
+            )
+            for size in (1, 2)
+        )
+    assert (one.draws_random, two.draws_random) == (False, True)
+    assert Trace.from_json(json.loads(json.dumps(two.json()))).draws_random
 
 
 def test_numbers_on_the_device_have_no_value():

@@ -2,7 +2,8 @@
 
 Which copies there are, and when each may begin, is what training does (`techniques/streaming/schedule.py`). A copy
 begins when the one before it is over and the device no longer computes with what its slot has; a block begins when its
-copy is over. Forward and backward are taken to be divided among the blocks in the same shares.
+copy is over. Forward and backward are taken to be divided among the blocks in the same shares. With
+`stream_order=block` several microbatches use each copy, one after the other, before the next block begins.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from shoestring.planning.trace.record import Trace
 from shoestring.techniques.streaming.schedule import SLOTS, Pass, SlotContents, copies, streamed_positions
 
 MICROBATCHES = 3
-"""The first one begins with empty slots; the third repeats the second."""
+"""The first one, or the first ones that use the same copies, begin with empty slots; the third repeat the second."""
 
 
 def streamed_sizes(block_bytes: Sequence[int], count: int) -> list[int]:
@@ -83,13 +84,38 @@ def uses_of_microbatch(trace: Trace, count: int, pace: Pace) -> tuple[list[Use],
     return uses, max(0.0, length - clock)
 
 
-def waiting_seconds(trace: Trace, count: int | None, pace: Pace, rate: float, latency: float) -> float:
+def shared_uses(uses: Sequence[Use], after: float, microbatches: float) -> tuple[list[Use], float]:
+    """Return the uses of blocks by several microbatches, which run each block one after the other before the next one,
+    and the seconds after the last use: the arguments are those of one microbatch.
+
+    A use lasts until the last microbatch no longer needs the block. What a microbatch computes between two blocks it
+    computes before it leaves its turn to the next one, so that of all others belongs to the use: in forward what
+    follows the block, in backward what comes before it.
+    """
+    further = microbatches - 1
+    shared = []
+    for index, use in enumerate(uses):
+        following = uses[index + 1] if index + 1 < len(uses) else None
+        if use.pass_ == "backward":
+            meanwhile = use.before
+        else:
+            meanwhile = following.before if following and following.pass_ != "backward" else 0.0
+        before = use.before * (microbatches if index == 0 else 1)
+        shared.append(use._replace(before=before, seconds=microbatches * use.seconds + further * meanwhile))
+    return shared, microbatches * after
+
+
+def waiting_seconds(
+    trace: Trace, count: int | None, pace: Pace, rate: float, latency: float, *, sharing: float = 1.0
+) -> float:
     """Return the seconds of a microbatch, one that follows others, in which the device waits for copies of `count`
     streamed blocks: at `rate` bytes/s, with `latency` seconds before each.
+
+    If several microbatches are `sharing` each copy, the seconds are those of all of them.
     """
     if not count or not trace.block_uses:
         return 0.0
-    uses, after = uses_of_microbatch(trace, count, pace)
+    uses, after = shared_uses(*uses_of_microbatch(trace, count, pace), sharing)
     return _waiting_seconds(uses, after, streamed_sizes(trace.block_bytes, count), rate, latency)
 
 

@@ -67,6 +67,7 @@ def update_seconds(
     by_library: bool = False,
     streamed_blocks: int | None = None,
     stream_from: Source = "host",
+    in_block_order: bool = False,
 ) -> Seconds | None:
     """Estimate one update of so many microbatches on `device`: forward and backward of each, and one optimizer step.
 
@@ -80,10 +81,11 @@ def update_seconds(
     once, which counts as no time. With `cudnn_benchmark` convolutions run by cuDNN's fastest algorithms, with `tf32`
     matrix products of fp32 data in TF32. With `compiled` the low end of the range has the speed-up of torch.compile
     that its authors published. `by_library` a library's trainer looks at the loss of each microbatch, so that the host
-    does not run ahead of the device. The weights of `streamed_blocks` are copied ahead of their use; what is not hidden
-    is the part `streaming`. `calibration` is from a run on the same device. Sources of measurements whose name
-    contains `without` are excluded, so that their rows are not predicted from themselves. None if the catalog lacks the
-    device's rates. Input, saving and evaluation are not included.
+    does not run ahead of the device. The weights of `streamed_blocks` are copied ahead of their use, for each
+    microbatch or, `in_block_order`, for all of them; what is not hidden is the part `streaming`. `calibration` is from
+    a run on the same device. Sources of measurements whose name contains `without` are excluded, so that their rows are
+    not predicted from themselves. None if the catalog lacks the device's rates. Input, saving and evaluation are not
+    included.
     """
     if calibration and calibration.rates and calibration.device == device.title:
         device, calibration = replace(device, measured=calibration.rates), None
@@ -98,7 +100,8 @@ def update_seconds(
     ]
     low, typical, high = (timing.parts for timing in timings)
     if streamed_blocks:
-        _add_streaming(timings, trace, device, microbatches, rates, gpus, streamed_blocks, stream_from)
+        sharing = microbatches if in_block_order else 1.0
+        _add_streaming(timings, trace, device, microbatches, rates, gpus, streamed_blocks, stream_from, sharing)
     if gpus > 1:
         usual = link or link_of(device, without)
         slowest = replace(usual, bandwidth=usual.bandwidth * usual.slowest)
@@ -143,21 +146,23 @@ def _add_streaming(
     gpus: int,
     streamed_blocks: int,
     stream_from: Source,
+    sharing: float,
 ) -> None:
-    """Add the seconds in which the device waits for streamed blocks, as a part of its own.
+    """Add the seconds in which the device waits for streamed blocks, as a part of its own; so many microbatches
+    are `sharing` each copy.
 
     A CPU copies before it computes, at the rate of its memory.
     """
     if not rates.queued:
-        copied = microbatches * 2 * 2 * host_bytes(trace, streamed_blocks) / rates.bandwidth["elementwise"]
+        copied = microbatches / sharing * 2 * 2 * host_bytes(trace, streamed_blocks) / rates.bandwidth["elementwise"]
         for timing in timings:
             timing.parts["streaming"] = copied
         return
     link = host_link_of(device)
     for timing, rate in zip(timings, copy_rates(link, stream_from, gpus), strict=True):
         pace = Pace(timing.ends, timing.parts["forward"] / microbatches, timing.parts["backward"] / microbatches)
-        waiting = waiting_seconds(trace, streamed_blocks, pace, rate, link.latency)
-        timing.parts["streaming"] = microbatches * waiting
+        waiting = waiting_seconds(trace, streamed_blocks, pace, rate, link.latency, sharing=sharing)
+        timing.parts["streaming"] = microbatches / sharing * waiting
 
 
 def _combined(*factors: float) -> float:

@@ -240,6 +240,7 @@ def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any], *, fo
         first_batches=first_batches(loaded.recipe, settings.micro_batch),
         bounds=recorder.bounds,
         host_bytes=recorder.host_bytes,
+        draws_random=recorder.draws_random,
         **record._asdict(),
     )
     return two_devices.divided(trace, recorder.log) if recorder.log.divides else trace

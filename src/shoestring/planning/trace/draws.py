@@ -1,4 +1,4 @@
-"""Random numbers that a model draws on the host to decide what it runs, as LayerDrop does to skip layers.
+"""Random numbers: whether a model draws any, and those on the host that decide what it runs, as LayerDrop skips layers.
 
 Fake tensors have no values, so torch refuses a condition on such a number. Here each draw from [0, 1) is the largest
 number below 1, with which LayerDrop skips no layer. A run may have an update like that, so its memory has to suffice
@@ -7,6 +7,7 @@ for it; where smaller numbers skip something, no update needs more.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -19,8 +20,27 @@ from shoestring.planning.trace import bounds
 _ATEN: Any = torch.ops.aten
 _DRAWS = (_ATEN.rand.default, _ATEN.rand.generator, _ATEN.rand_like.default)
 _COMPARISONS = (_ATEN.lt.Scalar, _ATEN.le.Scalar, _ATEN.gt.Scalar, _ATEN.ge.Scalar)
+_RATES = ("dropout_p", "dropout")
+"""The arguments with which operators draw random numbers only if they are not 0."""
 _READ = _ATEN._local_scalar_dense.default
 """The operator behind `.item()` and conditions."""
+
+
+def draws_random(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether an operator draws random numbers, as far as it declares that or has a rate of dropout."""
+    is_seeded, rate_position = _declared(func)
+    if rate_position is None:
+        return is_seeded
+    name, position = rate_position
+    return bool(args[position] if position < len(args) else kwargs.get(name, 0.0))
+
+
+@lru_cache(maxsize=4096)
+def _declared(func: Any) -> tuple[bool, tuple[str, int] | None]:
+    """Return whether an operator declares that it draws, and the name and position of its rate of dropout."""
+    names = [argument.name for argument in func._schema.arguments]
+    rate = next(((name, names.index(name)) for name in _RATES if name in names), None)
+    return torch.Tag.nondeterministic_seeded in func.tags, rate
 
 
 class Draws:

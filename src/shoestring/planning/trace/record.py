@@ -235,6 +235,8 @@ class Trace:
     """The bytes of the frozen weights of each block that can be streamed, whether it is or not."""
     block_uses: tuple[BlockUse, ...] = ()
     """The calls of these blocks in the first forward of the measured update, in order."""
+    draws_random: bool = False
+    """Whether the model or the loss draws random numbers in an update, as dropout does."""
     storages: tuple[Storage, ...]
     events: tuple[Event, ...]
     second: Trace | None = None
@@ -265,6 +267,7 @@ class Trace:
             "host_bytes": dict(self.host_bytes),
             "block_bytes": self.block_bytes,
             "block_uses": self.block_uses,
+            "draws_random": self.draws_random,
             "names": list(names),
             "storages": [[storage.bytes, PARTS.index(storage.part)] for storage in self.storages],
             "events": list(_rows(self.events, numbers)),
@@ -293,6 +296,7 @@ class Trace:
             host_bytes=values.get("host_bytes", {}),
             block_bytes=tuple(values.get("block_bytes", ())),
             block_uses=tuple(BlockUse(*use) for use in values.get("block_uses", ())),
+            draws_random=values.get("draws_random", False),
             storages=tuple(Storage(size, PARTS[part]) for size, part in values["storages"]),
             events=tuple(events),
             second=Trace.from_json(values["second"]) if values.get("second") else None,

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from shoestring.planning.trace import attention, bounds, in_place, layouts, operators, recurrent, reductions, results
 from shoestring.planning.trace import scratch as kernel_scratch
-from shoestring.planning.trace.draws import Draws
+from shoestring.planning.trace.draws import Draws, draws_random
 from shoestring.planning.trace.event_log import EventLog
 from shoestring.planning.trace.fake import DEVICE_OF
 from shoestring.planning.trace.record import BETWEEN_GPUS, Part
@@ -48,6 +48,8 @@ class Recorder(TorchDispatchMode):
         """What is recorded."""
         self.host_bytes: dict[Part, int] = {}
         """What is in host memory, which is not recorded as it is allocated."""
+        self.draws_random = False
+        """Whether an operator has drawn random numbers. Weights are drawn before, when nothing is recorded."""
         self._bounds: dict[tuple[str, str], int] = {}
         """The largest number of rows by operator and place, where it depends on values."""
         self._draws = Draws()
@@ -66,6 +68,7 @@ class Recorder(TorchDispatchMode):
             return args[0].fake_device
         self.operator = func.name()
         self.log.calls += 1
+        self.draws_random = self.draws_random or draws_random(func, args, kwargs)
         on_gpu = self._watched is is_simulated and attention.CAPABILITY.get() is not None
         result = self._result(func, args, kwargs)
         returned = self._watched_tensors(results.on_device(func, args, result) if on_gpu else result)
