@@ -41,8 +41,8 @@ def trained_model(
 ) -> nn.Module:
     """Adapt `base` for training: 4-bit layers are those of bitsandbytes, which pack their weights on the device.
 
-    With streamed blocks, frozen weights are cast when they are moved (`deferred_casts`), block by block. DoRA reads
-    them before.
+    With adapters, frozen weights are cast when the model is moved (`deferred_casts`), one after the other. DoRA reads
+    them before. What does not move the model calls `deferred_casts.convert_all`.
 
     Raises UsageError if bitsandbytes is not installed, and for weights that cannot be quantized to 4 bits.
     """
@@ -52,7 +52,7 @@ def trained_model(
             hint="offload=no: 4-bit weights take an eighth of the bytes of fp32 weights",
         )
     deferred_compiler.defer_compiler()
-    is_deferred = settings.streamed_blocks and adaptation.lora_r is not None and not adaptation.lora_dora
+    is_deferred = adaptation.lora_r is not None and not adaptation.lora_dora
     deferred = deferred_casts.deferrable(base) if is_deferred else set()
     return _adapt(base, adaptation, nf4.real_layer, keeps_stored_type, deferred)
 

@@ -1,8 +1,8 @@
 """Weights that are cast to another type when they are moved to the device, not before.
 
 The weights of a model that was read from safetensors are views of the mapped files, whose pages the operating system
-takes back when memory is short. A cast copies them to memory of the process. If the blocks of a model are moved one by
-one (`streaming/placement.py`), casts that wait for the move need this memory for one block at a time.
+takes back when memory is short. A cast copies them to memory of the process. Casts that wait for the move need this
+memory for one weight at a time, or for one block if its weights are streamed (`streaming/placement.py`).
 
 Until then a weight has the shape and the type that it will have, and no values: all its elements are one number in
 memory, so code that reads types and shapes, such as that of adapters, sees no difference.
@@ -10,14 +10,19 @@ memory, so code that reads types and shapes, such as that of adapters, sees no d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from shoestring.techniques.freed_memory import return_freed_memory
+
 _SOURCE = "_deferred_cast"
 """The attribute of a parameter with its values before the casts, and the types to which they are cast in turn."""
+
+_RETURNED_AT_ONCE = 64 * 2**20
+"""The bytes of weights that are moved between two returns of freed memory, each of which searches all of it."""
 
 
 def cast(parameter: nn.Parameter, dtype: torch.dtype, *, is_deferred: bool) -> None:
@@ -49,6 +54,29 @@ def convert(tensor: Tensor) -> None:
     tensor.data = value
 
 
+def move(
+    modules: Iterable[nn.Module], device: torch.device, *, staying: Set[int] = frozenset(), recurse: bool = True
+) -> None:
+    """Give the tensors of modules their values and move them to `device`, one after the other.
+
+    Those whose `id` is in `staying` are not moved. Without `recurse`, the tensors of the modules' children are left.
+    """
+    moved_bytes = 0
+
+    def moved(tensor: Tensor) -> Tensor:
+        nonlocal moved_bytes
+        convert(tensor)
+        moved_bytes += tensor.nbytes
+        if moved_bytes >= _RETURNED_AT_ONCE:
+            moved_bytes = 0
+            return_freed_memory()
+        return tensor if id(tensor) in staying else tensor.to(device)
+
+    for module in modules:
+        module._apply(moved, recurse=recurse)
+    return_freed_memory()
+
+
 def convert_all(model: nn.Module) -> nn.Module:
     """Give all parameters of a model that is not moved their values, and return it."""
     for parameter in model.parameters():
@@ -60,8 +88,9 @@ def deferrable(model: nn.Module) -> set[nn.Parameter]:
     """Return the parameters whose values nothing needs before the model is moved: matrices and stacks of them.
 
     Weights of convolutions may be put into another order before. The adapters of embeddings to which a recipe has added
-    rows copy these rows.
+    rows copy these rows. Subclasses of tensors are cast in ways of their own.
     """
     added_rows: Mapping[str, Any] = getattr(model, "added_rows", None) or {}
     copied = {weight for name in added_rows for weight in model.get_submodule(name).parameters()}
-    return {weight for weight in model.parameters() if weight.dim() in (2, 3)} - copied
+    plain = (weight for weight in model.parameters() if type(weight) is nn.Parameter)
+    return {weight for weight in plain if weight.dim() in (2, 3)} - copied

@@ -172,10 +172,10 @@ def _recorded_engine(adaptation: Any) -> Record:
 
     from shoestring.base.settings import Settings
     from shoestring.planning.trace.recorder import Recorder, real
-    from shoestring.techniques import adapt
+    from shoestring.techniques import adapt, deferred_casts
 
     with Recorder(watched=real) as recorder:
-        model = adapt.trained_model(_llama(), adaptation, Settings())
+        model = deferred_casts.convert_all(adapt.trained_model(_llama(), adaptation, Settings()))
         start = len(_record(recorder))
         model.to(torch.device("cpu"))
         return _large(_record(recorder)[start:])
