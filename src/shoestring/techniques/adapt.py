@@ -28,7 +28,9 @@ def model(base: nn.Module, adaptation: Adaptation, *, keeps_stored_type: bool = 
     converted to `weights` whatever that is; otherwise fp32 means the base's own type. Adapters have the type
     `lora_dtype` whatever that of the base is. 4-bit weights compute in the type given by `weights`.
     """
-    return _adapt(base, adaptation, nf4.placeholder_layer, keeps_stored_type, set())
+    # Others than those on the meta device may be read.
+    deferred = {weight for weight in _deferrable(base, adaptation) if weight.is_meta}
+    return _adapt(base, adaptation, nf4.placeholder_layer, keeps_stored_type, deferred)
 
 
 def planned_model(loaded: LoadedRecipe) -> nn.Module:
@@ -52,9 +54,14 @@ def trained_model(
             hint="offload=no: 4-bit weights take an eighth of the bytes of fp32 weights",
         )
     deferred_compiler.defer_compiler()
-    is_deferred = adaptation.lora_r is not None and not adaptation.lora_dora
-    deferred = deferred_casts.deferrable(base) if is_deferred else set()
-    return _adapt(base, adaptation, nf4.real_layer, keeps_stored_type, deferred)
+    return _adapt(base, adaptation, nf4.real_layer, keeps_stored_type, _deferrable(base, adaptation))
+
+
+def _deferrable(base: nn.Module, adaptation: Adaptation) -> set[nn.Parameter]:
+    """Return the weights whose casts wait until the model is moved: frozen ones that no adapter reads before."""
+    if adaptation.lora_r is None or adaptation.lora_dora:
+        return set()
+    return deferred_casts.deferrable(base)
 
 
 def _adapt(

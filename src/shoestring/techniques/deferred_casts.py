@@ -11,7 +11,8 @@ memory, so code that reads types and shapes, such as that of adapters, sees no d
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,10 @@ from shoestring.techniques.freed_memory import return_freed_memory
 _SOURCE = "_deferred_cast"
 """The attribute of a parameter with its values before the casts, and the types to which they are cast in turn."""
 
-_RETURNED_AT_ONCE = 64 * 2**20
+_IS_CAST = "_is_cast"
+"""The attribute of a parameter whose values were cast at once, to memory of the process."""
+
+_RETURNED_AT_ONCE = 16 * 2**20
 """The bytes of weights that are moved between two returns of freed memory, each of which searches all of it."""
 
 
@@ -29,18 +33,52 @@ def cast(parameter: nn.Parameter, dtype: torch.dtype, *, is_deferred: bool) -> N
     """Cast a parameter to another type; if that `is_deferred`, its values are cast by `convert`."""
     if not is_deferred:
         convert(parameter)
-        parameter.data = parameter.data.to(dtype)
+        if parameter.dtype != dtype:
+            parameter.data = parameter.data.to(dtype)
+            setattr(parameter, _IS_CAST, True)
         return
     source, dtypes = getattr(parameter, _SOURCE, (parameter.data, ()))
     if parameter.dtype != dtype:
         setattr(parameter, _SOURCE, (source, (*dtypes, dtype)))
-        parameter.data = torch.empty((), dtype=dtype, device=source.device).expand(source.shape)
+        if source.is_meta:  # of a model that is planned: its strides are those of the weight
+            parameter.data = torch.empty_like(source, dtype=dtype)
+        else:
+            parameter.data = torch.empty((), dtype=dtype, device=source.device).expand(source.shape)
 
 
 def carry_over(original: nn.Parameter, replacement: Any) -> None:
     """Let a parameter that was made of the data of another one have the deferred casts of that."""
     if hasattr(original, _SOURCE):
         setattr(replacement, _SOURCE, getattr(original, _SOURCE))
+
+
+def stand_for(original: nn.Parameter, placeholder: Any, *, is_copied: bool) -> None:
+    """Let the placeholder of a packed weight have the host memory of the weight, which may be copied before."""
+    setattr(placeholder, _SOURCE, getattr(original, _SOURCE, (original.data, ())))
+    if is_copied or hasattr(original, _IS_CAST):
+        setattr(placeholder, _IS_CAST, True)
+
+
+class HostMemory(NamedTuple):
+    """The memory of the process that a parameter has on its way to the device, in bytes."""
+
+    held: int
+    """Until the parameter is moved."""
+    converting: int
+    """The most in addition while it is given its values."""
+    converted: int
+    """In place of `held`, from then until it is moved."""
+
+
+def host_memory(parameter: nn.Parameter, *, is_mapped: bool) -> HostMemory:
+    """Return the host memory of a parameter before it is moved; `is_mapped`: its first values are in mapped files."""
+    source, dtypes = getattr(parameter, _SOURCE, (parameter, ()))
+    held = 0 if is_mapped and not hasattr(parameter, _IS_CAST) else source.nbytes
+    sizes = [source.numel() * dtype.itemsize for dtype in dtypes]
+    if not sizes:
+        return HostMemory(held, 0, held)
+    # The first values are released by the first cast, those between two casts by the second.
+    return HostMemory(held, max(sizes[0], *(sum(pair) - held for pair in pairwise(sizes)), 0), sizes[-1])
 
 
 def convert(tensor: Tensor) -> None:
@@ -65,11 +103,11 @@ def move(
 
     def moved(tensor: Tensor) -> Tensor:
         nonlocal moved_bytes
-        convert(tensor)
         moved_bytes += tensor.nbytes
         if moved_bytes >= _RETURNED_AT_ONCE:
             moved_bytes = 0
             return_freed_memory()
+        convert(tensor)
         return tensor if id(tensor) in staying else tensor.to(device)
 
     for module in modules:

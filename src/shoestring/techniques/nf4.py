@@ -50,6 +50,7 @@ class Nf4Linear(nn.Linear):
         packed = nn.Parameter(torch.zeros(-(-count // 2), 1, dtype=torch.uint8, device=device), requires_grad=False)
         untyped_parameter: Any = packed
         untyped_parameter.unpacked_numel = count
+        deferred_casts.stand_for(original.weight, packed, is_copied=is_transposed(original))
         self.weight = packed
         self.bias = original.bias
         blocks = -(-count // BLOCK)

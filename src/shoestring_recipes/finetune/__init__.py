@@ -57,6 +57,11 @@ class Finetune(EvaluatesBatches):
         return self.options.model is not None
 
     @property
+    def maps_files(self) -> bool:
+        """A GGUF file is unpacked."""
+        return not (isinstance(self.options.model, Path) and self.options.model.suffix == ".gguf")
+
+    @property
     def has_synthetic_lengths(self) -> bool:
         return self.options.data is None
 
