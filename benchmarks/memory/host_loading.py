@@ -4,10 +4,9 @@
 
 A random model of the shape `SHAPE` is written to TMPDIR in files of 50 MB, in each of the types, and loaded in
 processes of its own. Memory is what the operating system cannot take back (`RssAnon` and `RssShmem` of
-/proc/PID/status, every millisecond), less what the process had before it read the model. Weights are moved to torch's
-device `meta`, which keeps none of them: as on a GPU, what the host has then is what it needs. 4-bit weights that are
-streamed are packed on the CPU in place of a GPU, so what would be on the GPU is a part of what is measured; it is
-added to the prediction (`on the device`).
+/proc/PID/status, every millisecond), less what the process had before it read the model. There is no GPU: where a
+weight would move to it, or be packed on it, it is replaced by a tensor of the same shape without memory, so that the
+host has what it would have beside a GPU.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ def resident_bytes() -> int:
 
 
 def load(task: dict[str, Any]) -> dict[str, int]:
-    """Load a model in this process, and return its peak of memory and the bytes that stay where the GPU would be."""
+    """Load a model in this process, and return its peak of memory."""
     import torch
 
     from shoestring.recipe.finding import choose
@@ -91,17 +90,47 @@ def load(task: dict[str, Any]) -> dict[str, int]:
         planned = adapt.planned_model(loaded)
     peak = Peak()
     del planned
-    place = DevicePlace(device=torch.device(task["device"]))
+    place = DevicePlace(device=torch.device("cpu"))
     model = place.model(loaded, settings)
+    replace_moves()
     place.move(model, loaded, settings)
     time.sleep(0.01)
     return {"measured": peak.bytes}
 
 
+def replace_moves() -> None:
+    """Let tensors that are moved to a device, or packed there, have no memory from now on."""
+    import torch
+    from bitsandbytes.functional import QuantState
+    from bitsandbytes.nn import Params4bit
+
+    tensor_class: Any = torch.Tensor
+    plain_to = tensor_class.to
+
+    def without_memory(shape: Any, dtype: torch.dtype) -> torch.Tensor:
+        return torch.zeros((), dtype=dtype).expand(shape)
+
+    def moved(self: Any, *arguments: Any, **options: Any) -> Any:
+        if arguments and isinstance(arguments[0], torch.device):
+            return without_memory(self.shape, self.dtype)
+        return plain_to(self, *arguments, **options)
+
+    def packed(self: Any, _device: torch.device) -> Any:
+        shape, dtype, count = self.shape, self.dtype, self.numel()
+        scales, table = without_memory((count // self.blocksize,), torch.float32), torch.zeros(16)
+        self.data = without_memory((count // 2, 1), torch.uint8)
+        self.quant_state = QuantState(scales, shape, table, self.blocksize, "nf4", dtype)
+        self.module.quant_state, self.bnb_quantized = self.quant_state, True
+        return self
+
+    tensor_class.to = moved
+    Params4bit._quantize = packed
+
+
 def predict(model: Path, options: dict[str, Any]) -> dict[str, int]:
     """Return what a plan for a T4 predicts."""
     from shoestring.hardware.catalog import DEVICES
-    from shoestring.planning.estimate.streaming import host_bytes, saved_bytes
+    from shoestring.planning.estimate.streaming import host_bytes
     from shoestring.planning.trace.tracer import Tracer
     from shoestring.recipe.finding import choose
 
@@ -109,10 +138,7 @@ def predict(model: Path, options: dict[str, Any]) -> dict[str, int]:
     settings = settings.replace(micro_batch=1, precision="fp32")
     with Tracer(loaded) as tracer:
         trace = tracer.trace(settings, accumulate=1, device=DEVICES["t4"])
-        resident = tracer.facts.weight_bytes - tracer.facts.parameters_trainable * 4
-    streamed = host_bytes(trace, settings.streamed_blocks)
-    saved = saved_bytes(trace.block_bytes, settings.streamed_blocks or 0) if streamed else 0
-    return {"loading": trace.loading_host_bytes, "streamed": streamed, "on the device": resident - saved}
+    return {"loading": trace.loading_host_bytes, "streamed": host_bytes(trace, settings.streamed_blocks)}
 
 
 def in_process(task: dict[str, Any]) -> dict[str, int]:
@@ -130,13 +156,11 @@ def measure(folder: Path) -> list[dict[str, Any]]:
     for dtype, options in CASES:
         for streamed in STREAMED:
             values = {**options, "streamed_blocks": streamed}
-            device = "cpu" if "quantization" in options else "meta"
-            task = {"model": str(folder / dtype), "options": values, "device": device}
-            row = {"stored": dtype, "stored bytes": sizes[dtype], **values, **in_process(task)}
-            row |= predict(folder / dtype, values)
+            row = {"stored": dtype, "stored bytes": sizes[dtype], **values}
+            row |= in_process({"model": str(folder / dtype), "options": values}) | predict(folder / dtype, values)
             rows.append(row)
-            predicted = row["loading"] + row["streamed"] + (row["on the device"] if device == "cpu" else 0)
-            print(f"{dtype} {values}: {row['measured'] / 2**20:.1f} MiB, predicted {predicted / 2**20:.1f}", flush=True)
+            predicted = (row["loading"] + row["streamed"]) / 2**20
+            print(f"{dtype} {values}: {row['measured'] / 2**20:.1f} MiB, predicted {predicted:.1f}", flush=True)
     return rows
 
 

@@ -71,9 +71,12 @@ def _adapt(
     keeps_stored_type: bool,
     deferred: Set[nn.Parameter],
 ) -> nn.Module:
-    dtype = _DTYPES[adaptation.weights]
+    dtype, in_files = _DTYPES[adaptation.weights], nf4.packed_in_files(base)
+    if in_files:
+        _require_packed(adaptation, in_files)
     if dtype != torch.float32 or keeps_stored_type:
-        _cast(base, dtype, deferred)
+        packed = [base.get_submodule(name).weight for name in in_files.layers] if in_files else []
+        _cast(base, dtype, deferred, unchanged={id(weight) for weight in packed})
     if adaptation.quantization == "nf4":
         nf4.quantize(
             base,
@@ -84,6 +87,17 @@ def _adapt(
             deferred=deferred,
         )
     return base if adaptation.lora_r is None else lora.with_adapters(base, adaptation)
+
+
+def _require_packed(adaptation: Adaptation, in_files: nf4.PackedInFiles) -> None:
+    """Raise UsageError for options with which the 4-bit weights of the model's files would not be trained on."""
+    if adaptation.quantization != "nf4":
+        scales = " with scales in 8 bits (double quantization)" if in_files.double else ""
+        raise UsageError(
+            f"quantization={adaptation.quantization}: the files of the model have weights that bitsandbytes has packed "
+            f"in 4 bits, nf4{scales}: adapters can be trained on these as they are, and nothing else",
+            hint="--set quantization=nf4 with lora_r=16; or give the folder of the original model",
+        )
 
 
 def notes(model: nn.Module, loaded: LoadedRecipe) -> list[str]:
@@ -123,9 +137,10 @@ def trained_optimizer(loaded: LoadedRecipe, model: nn.Module, device: torch.devi
     return replace(built, optimizer=eightbit.real_optimizer(built.optimizer, states, device))
 
 
-def _cast(model: nn.Module, dtype: torch.dtype, deferred: Set[nn.Parameter]) -> None:
-    """Cast the parameters, except those of norms with running statistics, whose kernels need their original type."""
+def _cast(model: nn.Module, dtype: torch.dtype, deferred: Set[nn.Parameter], unchanged: Set[int]) -> None:
+    """Cast the parameters, except those of norms with running statistics, whose kernels need their original type, and
+    those whose `id` is in `unchanged`."""
     for module in model.modules():
         for parameter in () if isinstance(module, norms.RUNNING) else module.parameters(recurse=False):
-            if parameter.is_floating_point():
+            if parameter.is_floating_point() and id(parameter) not in unchanged:
                 deferred_casts.cast(parameter, dtype, is_deferred=parameter in deferred)
