@@ -222,7 +222,7 @@ def notes(model: nn.Module) -> list[str]:
         f" tensor), as with peft and bitsandbytes on transformers 5. A tool that packs experts too, such as Unsloth,"
         f" stores them in {bytes_text(packed_size)}, so its peak is about {bytes_text(size - packed_size)} lower; with"
         f" quantization=none, weights=bf16 would store them in {bytes_text(2 * count)}. Published weights in MXFP4 or"
-        " another packed type are not simulated"
+        " another packed type are not simulated",
     ]
 
 

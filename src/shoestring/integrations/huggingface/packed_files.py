@@ -60,8 +60,16 @@ def mark(model: Any, quantization: Mapping[str, Any]) -> None:
 
 def mark_loaded(model: Any) -> None:
     """As `mark`, for a model with bitsandbytes' layers that transformers has loaded."""
+    conversions = getattr(model, "_weight_conversions", None)
+    if conversions is not None:  # by which transformers would pack plain weights again to save them, and cannot
+        model._weight_conversions = [value for value in conversions if not _is_of_bitsandbytes(value)]
     from bitsandbytes.nn import Linear4bit
 
     packed = {name: module for name, module in model.named_modules() if isinstance(module, Linear4bit)}
     double = any(module.weight.quant_state.nested for module in packed.values())
     model.packed_in_files = PackedInFiles(layers=frozenset(packed), double=double)
+
+
+def _is_of_bitsandbytes(conversion: Any) -> bool:
+    operations = getattr(conversion, "operations", ())
+    return any(type(operation).__module__.endswith("integrations.bitsandbytes") for operation in operations)
