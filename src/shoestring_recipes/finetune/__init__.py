@@ -58,8 +58,10 @@ class Finetune(EvaluatesBatches):
 
     @property
     def maps_files(self) -> bool:
-        """A GGUF file is unpacked."""
-        return not (isinstance(self.options.model, Path) and self.options.model.suffix == ".gguf")
+        """Whether the weights are in safetensors: a GGUF file is unpacked, and files of torch are read."""
+        model = Path(self.options.model or "")
+        is_of_torch = model.is_dir() and any(model.glob("*.bin")) and not any(model.glob("*.safetensors"))
+        return model.suffix != ".gguf" and not is_of_torch
 
     @property
     def has_synthetic_lengths(self) -> bool:
