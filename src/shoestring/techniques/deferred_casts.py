@@ -62,23 +62,23 @@ def stand_for(original: nn.Parameter, placeholder: Any, *, is_copied: bool) -> N
 class HostMemory(NamedTuple):
     """The memory of the process that a parameter has on its way to the device, in bytes."""
 
-    held: int
-    """Until the parameter is moved."""
+    before: int
+    """Until it is given its values."""
     converting: int
     """The most in addition while it is given its values."""
-    converted: int
-    """In place of `held`, from then until it is moved."""
+    after: int
+    """From then until it is moved."""
 
 
 def host_memory(parameter: nn.Parameter, *, is_mapped: bool) -> HostMemory:
     """Return the host memory of a parameter before it is moved; `is_mapped`: its first values are in mapped files."""
     source, dtypes = getattr(parameter, _SOURCE, (parameter, ()))
-    held = 0 if is_mapped and not hasattr(parameter, _IS_CAST) else source.nbytes
+    before = 0 if is_mapped and not hasattr(parameter, _IS_CAST) else source.nbytes
     sizes = [source.numel() * dtype.itemsize for dtype in dtypes]
     if not sizes:
-        return HostMemory(held, 0, held)
+        return HostMemory(before, 0, before)
     # The first values are released by the first cast, those between two casts by the second.
-    return HostMemory(held, max(sizes[0], *(sum(pair) - held for pair in pairwise(sizes)), 0), sizes[-1])
+    return HostMemory(before, max(sizes[0], *(sum(pair) - before for pair in pairwise(sizes)), 0), sizes[-1])
 
 
 def convert(tensor: Tensor) -> None:

@@ -46,15 +46,15 @@ def loading_bytes(model: nn.Module, loaded: LoadedRecipe, settings: Settings, *,
 
     groups = [([*map(memory_of, group.weights)], group.streamed_bytes) for group in _groups(model, loaded, settings)]
     streamed = sum(size for _, size in groups) if settings.stream_from != "disk" else 0
-    held = sum(memory.held for memories, _ in groups for memory in memories) - streamed
-    peak = max(0, held)
+    present = sum(memory.before for memories, _ in groups for memory in memories) - streamed
+    peak = max(0, present)
     for memories, streamed_bytes in groups:
         for memory in memories:
-            peak = max(peak, held + memory.converting)
-            held += memory.converted - memory.held
-        held += streamed_bytes if streamed else 0
-        peak = max(peak, held)
-        held -= sum(memory.converted for memory in memories)
+            peak = max(peak, present + memory.converting)
+            present += memory.after - memory.before
+        present += streamed_bytes if streamed else 0
+        peak = max(peak, present)
+        present -= sum(memory.after for memory in memories)
     return peak
 
 
@@ -63,7 +63,7 @@ def _groups(model: nn.Module, loaded: LoadedRecipe, settings: Settings) -> Itera
     is streamed of a block, or divided of it among the GPUs. 4-bit weights of a block are packed one by one."""
     left = dict.fromkeys(weight for module in children_first(model) for weight in module.parameters(recurse=False))
 
-    def taken(weights: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+    def removed(weights: Iterable[nn.Parameter]) -> list[nn.Parameter]:
         chosen = [weight for weight in dict.fromkeys(weights) if weight in left]
         for weight in chosen:
             del left[weight]
@@ -74,12 +74,12 @@ def _groups(model: nn.Module, loaded: LoadedRecipe, settings: Settings) -> Itera
         for block, tensors in zip(*placement.choose(model, loaded.parts, settings.streamed_blocks), strict=True):
             values = [streamed.value for streamed in tensors]
             plain = [value for value in values if isinstance(value, nn.Parameter) and value.is_floating_point()]
-            others = [weight for weight in block.parameters() if not any(weight is value for value in plain)]
-            yield from (_Group([weight]) for weight in taken(others))
-            yield _Group(taken(plain), sum(value.nbytes for value in values))
+            remaining = [weight for weight in block.parameters() if not any(weight is value for value in plain)]
+            yield from (_Group([weight]) for weight in removed(remaining))
+            yield _Group(removed(plain), sum(value.nbytes for value in values))
     elif is_divided:
         for block in checkpointing.blocks(model, loaded.parts):
-            yield _Group(taken(block.parameters()))
+            yield _Group(removed(block.parameters()))
     yield from [_Group([*left])] if is_divided else (_Group([weight]) for weight in left)
 
 
