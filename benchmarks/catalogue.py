@@ -86,6 +86,11 @@ BENCHMARKS = (
         _MEASUREMENTS,
     ),
     _benchmark(
+        "host_loading",
+        "How exact is the predicted host memory of loading a model with adapters?",
+        "-m benchmarks.memory.host_loading --json OUT",
+    ),
+    _benchmark(
         "time_lora",
         "How exact is the predicted time of LoRA and QLoRA steps on T4s?",
         "benchmarks/time/score.py lora DATA/t4/lora_steps.csv --json OUT",

@@ -34,7 +34,7 @@ from torch.nn import functional
 from shoestring.base.settings import Settings
 from shoestring.recipe.finding import load
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.techniques import adapt
+from shoestring.techniques import adapt, offload
 from shoestring.training.data.seeding import seed_all
 from shoestring.training.engine.precision import mixed_precision
 
@@ -99,7 +99,7 @@ def train(model: Path, data: Path, dtype: Any, unquantized: str, seed: int, upda
     samples = loaded.data()
     seed_all(seed)
     network = adapt.trained_model(loaded.recipe.model(), loaded.adaptation, Settings(), keeps_stored_type=True)
-    network = network.train().to("cpu")
+    offload.move(network.train(), loaded.recipe, Settings(), torch.device("cpu"))
     unpack(network)
     precision = mixed_precision(dtype, torch.device("cpu"))
     optimizer = loaded.recipe.optimizer(network)

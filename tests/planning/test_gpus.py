@@ -229,6 +229,18 @@ def test_each_gpu_has_a_process_and_the_states_are_saved_once(sharding, states):
     assert host.parts["offloaded states and weights"] == 2 * 5000
 
 
+def test_each_process_loads_the_weights_before_the_state_is_saved():
+    def parts(loading_host_bytes):
+        trace = replace(TRAINING, loading_host_bytes=loading_host_bytes)
+        candidate = Candidate(settings=Settings(gpus=2, sharding="ddp"), trace=trace, memory=None, time=None)
+        return planned_host(candidate, PAIR).parts
+
+    copy = parts(0)["copy of the state for saving"]
+    assert parts(copy // 2).keys() == {"copy of the state for saving", "process"}
+    more = parts(copy)
+    assert more.keys() == {"loading of the weights", "process"} and more["loading of the weights"] == 2 * copy
+
+
 def test_processes_share_the_memory_of_a_cpu():
     device = targets.find("cpu").device
     assert memory(TRAINING, device, gpus=4).capacity_bytes == device.memory_bytes // 4

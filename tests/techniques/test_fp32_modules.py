@@ -6,7 +6,7 @@ from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
 from shoestring.recipe.adaptation import Adaptation
 from shoestring.recipe.parts import Parts
-from shoestring.techniques import adapt, checkpointing, fp32_modules
+from shoestring.techniques import adapt, checkpointing, deferred_casts, fp32_modules
 from shoestring.techniques.nf4 import Nf4Linear
 from tests.overflowing import Model
 
@@ -149,7 +149,7 @@ def test_layers_of_transformers_keep_their_own_recomputation():
 def test_an_adapter_and_its_fp16_base_compute_in_fp32(model):
     pytest.importorskip("peft")
     adaptation = Adaptation(lora_r=2, lora_targets="down_proj", weights="fp16")
-    adapted = adapt.trained_model(model, adaptation, Settings())
+    adapted = deferred_casts.convert_all(adapt.trained_model(model, adaptation, Settings()))
     assert not compute(adapted).isfinite().all()
     # Autocast on a CPU does not cast the fp16 weights of norms, whose inputs are now in fp32; that on a GPU does.
     norms = "base_model.model.layers.1.norm,base_model.model.norm"

@@ -110,7 +110,8 @@ def planned_disk(chosen: Candidate, target: Target, *, adapters: bool = False, e
 
 
 def planned_host(chosen: Candidate, target: Target) -> PlannedHost:
-    """Return the host memory while training on GPUs: a process for each, the copy for saving, and offloaded tensors.
+    """Return the host memory of training on GPUs: a process for each, offloaded and streamed tensors, and the copy for
+    saving or what loading the weights needs, whichever is more: the copy is made after they have moved to the device.
 
     When training on a CPU, host memory is the device's memory and is counted there.
     """
@@ -118,10 +119,12 @@ def planned_host(chosen: Candidate, target: Target) -> PlannedHost:
     state = checkpoint_bytes(chosen.trace, states_shares(chosen.settings))
     parts = {"copy of the state for saving": round(COPY_SHARE * state.full)}
     if target.device.kind != "cpu":
-        # The model is built in host memory; after it has moved to the device, the copy can use that memory.
+        gpus = gpus_of(chosen.settings)
+        loading = gpus * chosen.trace.loading_host_bytes
+        if loading > sum(parts.values()):
+            parts = {"loading of the weights": loading}
         # Rounded up to a power of two, because repeated measurements of a process differ by some pages.
         process_bytes = 1 << max(0, facts.process_bytes - 1).bit_length()
-        gpus = gpus_of(chosen.settings)
         parts["process"] = gpus * process_bytes
         if chosen.trace.host_bytes:
             parts["offloaded states and weights"] = gpus * sum(chosen.trace.host_bytes.values())

@@ -28,7 +28,9 @@ def model(base: nn.Module, adaptation: Adaptation, *, keeps_stored_type: bool = 
     converted to `weights` whatever that is; otherwise fp32 means the base's own type. Adapters have the type
     `lora_dtype` whatever that of the base is. 4-bit weights compute in the type given by `weights`.
     """
-    return _adapt(base, adaptation, nf4.placeholder_layer, keeps_stored_type, set())
+    # Others than those on the meta device may be read.
+    deferred = {weight for weight in _deferrable(base, adaptation) if weight.is_meta}
+    return _adapt(base, adaptation, nf4.placeholder_layer, keeps_stored_type, deferred)
 
 
 def planned_model(loaded: LoadedRecipe) -> nn.Module:
@@ -41,8 +43,8 @@ def trained_model(
 ) -> nn.Module:
     """Adapt `base` for training: 4-bit layers are those of bitsandbytes, which pack their weights on the device.
 
-    With streamed blocks, frozen weights are cast when they are moved (`deferred_casts`), block by block. DoRA reads
-    them before.
+    With adapters, frozen weights are cast when the model is moved (`deferred_casts`), one after the other. DoRA reads
+    them before. What does not move the model calls `deferred_casts.convert_all`.
 
     Raises UsageError if bitsandbytes is not installed, and for weights that cannot be quantized to 4 bits.
     """
@@ -52,9 +54,14 @@ def trained_model(
             hint="offload=no: 4-bit weights take an eighth of the bytes of fp32 weights",
         )
     deferred_compiler.defer_compiler()
-    is_deferred = settings.streamed_blocks and adaptation.lora_r is not None and not adaptation.lora_dora
-    deferred = deferred_casts.deferrable(base) if is_deferred else set()
-    return _adapt(base, adaptation, nf4.real_layer, keeps_stored_type, deferred)
+    return _adapt(base, adaptation, nf4.real_layer, keeps_stored_type, _deferrable(base, adaptation))
+
+
+def _deferrable(base: nn.Module, adaptation: Adaptation) -> set[nn.Parameter]:
+    """Return the weights whose casts wait until the model is moved: frozen ones that no adapter reads before."""
+    if adaptation.lora_r is None or adaptation.lora_dora:
+        return set()
+    return deferred_casts.deferrable(base)
 
 
 def _adapt(
@@ -64,9 +71,12 @@ def _adapt(
     keeps_stored_type: bool,
     deferred: Set[nn.Parameter],
 ) -> nn.Module:
-    dtype = _DTYPES[adaptation.weights]
+    dtype, in_files = _DTYPES[adaptation.weights], nf4.packed_in_files(base)
+    if in_files:
+        _require_packed(adaptation, in_files)
     if dtype != torch.float32 or keeps_stored_type:
-        _cast(base, dtype, deferred)
+        packed = [base.get_submodule(name).weight for name in in_files.layers] if in_files else []
+        _cast(base, dtype, deferred, unchanged={id(weight) for weight in packed})
     if adaptation.quantization == "nf4":
         nf4.quantize(
             base,
@@ -77,6 +87,17 @@ def _adapt(
             deferred=deferred,
         )
     return base if adaptation.lora_r is None else lora.with_adapters(base, adaptation)
+
+
+def _require_packed(adaptation: Adaptation, in_files: nf4.PackedInFiles) -> None:
+    """Raise UsageError for options with which the 4-bit weights of the model's files would not be trained on."""
+    if adaptation.quantization != "nf4":
+        scales = " with scales in 8 bits (double quantization)" if in_files.double else ""
+        raise UsageError(
+            f"quantization={adaptation.quantization}: the files of the model have weights that bitsandbytes has packed "
+            f"in 4 bits, nf4{scales}: adapters can be trained on these as they are, and nothing else",
+            hint="--set quantization=nf4 with lora_r=16; or give the folder of the original model",
+        )
 
 
 def notes(model: nn.Module, loaded: LoadedRecipe) -> list[str]:
@@ -116,9 +137,10 @@ def trained_optimizer(loaded: LoadedRecipe, model: nn.Module, device: torch.devi
     return replace(built, optimizer=eightbit.real_optimizer(built.optimizer, states, device))
 
 
-def _cast(model: nn.Module, dtype: torch.dtype, deferred: Set[nn.Parameter]) -> None:
-    """Cast the parameters, except those of norms with running statistics, whose kernels need their original type."""
+def _cast(model: nn.Module, dtype: torch.dtype, deferred: Set[nn.Parameter], unchanged: Set[int]) -> None:
+    """Cast the parameters, except those of norms with running statistics, whose kernels need their original type, and
+    those whose `id` is in `unchanged`."""
     for module in model.modules():
         for parameter in () if isinstance(module, norms.RUNNING) else module.parameters(recurse=False):
-            if parameter.is_floating_point():
+            if parameter.is_floating_point() and id(parameter) not in unchanged:
                 deferred_casts.cast(parameter, dtype, is_deferred=parameter in deferred)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Set
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch.nn import functional
 
 from shoestring.base.errors import UsageError
 from shoestring.base.packages import requirements
-from shoestring.base.units import bytes_text
+from shoestring.base.units import bytes_text, plural
 from shoestring.techniques import deferred_casts
 
 EXTRA = "bitsandbytes"
@@ -34,6 +35,25 @@ SCALES = ("scales", "scales_of_scales")
 """The buffers of a placeholder with the scales of its weight, of which there are many; its tables are small."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class PackedInFiles:
+    """The attribute `packed_in_files` of a model whose files have 4-bit weights: they stay as they are.
+
+    The model that is trained has bitsandbytes' layers with these weights; that of an estimate has linear layers.
+    """
+
+    layers: frozenset[str]
+    """The names of the layers."""
+    double: bool
+    """Whether the scales are in 8 bits."""
+
+
+def packed_in_files(model: nn.Module) -> PackedInFiles | None:
+    """Return what the files of the recipe's model have in 4 bits; None if they have nothing."""
+    packed: PackedInFiles | None = getattr(model, "packed_in_files", None)
+    return packed
+
+
 class Nf4Linear(nn.Linear):
     """A frozen linear layer with packed weights, for estimates; its weights have no meaningful values."""
 
@@ -45,11 +65,13 @@ class Nf4Linear(nn.Linear):
         self.compute = compute
         self.unpacked: torch.dtype = original.weight.dtype
         """The type of the weight on the device before it is packed there."""
+        self.is_packed_in_files = False
         device = original.weight.device
         count = original.weight.numel()
         packed = nn.Parameter(torch.zeros(-(-count // 2), 1, dtype=torch.uint8, device=device), requires_grad=False)
         untyped_parameter: Any = packed
         untyped_parameter.unpacked_numel = count
+        deferred_casts.stand_for(original.weight, packed, is_copied=is_transposed(original))
         self.weight = packed
         self.bias = original.bias
         blocks = -(-count // BLOCK)
@@ -92,11 +114,15 @@ def real_layer(original: Any, compute: torch.dtype, double: bool) -> nn.Module:
     """Return the replacement of a linear layer for training: bitsandbytes' layer, which packs its weight on the device.
 
     Its `state_dict` has only named tensors, and it is loaded like that of any other module. Raises UsageError if
-    bitsandbytes is not installed.
+    bitsandbytes is not installed. An `original` that is bitsandbytes' layer keeps its packed weight.
     """
     requirements.require(EXTRA, "bitsandbytes")
     from bitsandbytes.nn import Linear4bit, Params4bit
 
+    if isinstance(original, Linear4bit):
+        original.compute_dtype, original.compute_type_is_set = compute, True
+        original.weight.quant_state.dtype = compute  # unpacked in this type, as a weight that is packed here
+        return _prepared(original, original.bias)
     if is_transposed(original):
         deferred_casts.convert(original.weight)
     weight = original.weight.detach()
@@ -108,15 +134,20 @@ def real_layer(original: Any, compute: torch.dtype, double: bool) -> nn.Module:
         weight, requires_grad=False, compress_statistics=double, quant_type="nf4", blocksize=BLOCK, module=layer
     )
     deferred_casts.carry_over(original.weight, layer.weight)
-    if original.bias is not None:
+    return _prepared(layer, original.bias)
+
+
+def _prepared(layer: Any, bias: Tensor | None) -> nn.Module:
+    """Return bitsandbytes' layer with this bias, which is saved and loaded as any other module is."""
+    if bias is not None:
         # The first forward casts the bias; casting it here makes checkpoints from before and after that compatible.
-        layer.bias = nn.Parameter(original.bias.detach().to(compute), requires_grad=False)
+        layer.bias = nn.Parameter(bias.detach().to(layer.compute_dtype), requires_grad=False)
     # Disables another packing of the weight, which replaces this one when a CPU evaluates.
     layer.support_avx512bf16_for_cpu = False
     layer.register_state_dict_post_hook(_add_scales)
     layer.register_load_state_dict_pre_hook(_load_scales)
-    replacement: nn.Module = layer
-    return replacement
+    prepared: nn.Module = layer
+    return prepared
 
 
 def quantize(
@@ -128,24 +159,31 @@ def quantize(
     casts_others: bool = True,
     deferred: Set[nn.Parameter] = frozenset(),
 ) -> None:
-    """Replace all linear layers except the output layer by 4-bit layers, and freeze all other parameters.
+    """Replace all linear layers except the output layer by 4-bit layers, and freeze all other parameters. If the
+    model's files have 4-bit weights, these layers are the only ones, and scales are as in the files, not `double`.
 
-    Those are norms, embeddings and the output layer. With `casts_others` they are cast to fp32, as in peft's
+    Other parameters are norms, embeddings and the output layer. With `casts_others` they are cast to fp32, as in peft's
     `prepare_model_for_kbit_training`, the `deferred` ones when they are moved; otherwise they keep their type, as
     transformers loads them.
     """
-    output = _output_layer(model)
+    in_files, output = packed_in_files(model), _output_layer(model)
     layers = [
         (parent, name, layer)
-        for parent in model.modules()
+        for path, parent in model.named_modules()
         for name, layer in parent.named_children()
-        if (type(layer) is nn.Linear or is_transposed(layer)) and layer is not output
+        if (
+            f"{path}.{name}".removeprefix(".") in in_files.layers
+            if in_files
+            else (type(layer) is nn.Linear or is_transposed(layer)) and layer is not output
+        )
     ]
     if not layers:
         raise UsageError("quantization=nf4: the model has no linear layers besides its output layer")
     packed_parameters: set[nn.Parameter] = set()
     for parent, name, layer in layers:
-        packed = make_layer(layer, compute, double)
+        packed = make_layer(layer, compute, in_files.double if in_files else double)
+        if in_files and isinstance(packed, Nf4Linear):
+            packed.is_packed_in_files = True
         packed_parameters |= set(packed.parameters())
         setattr(parent, name, packed)
     for parameter in model.parameters():
@@ -155,7 +193,8 @@ def quantize(
 
 
 def notes(model: nn.Module) -> list[str]:
-    """Return which weights of a quantized model stay unpacked although they could be large: stacked matrices.
+    """Return that weights are packed in the files, and which weights of a quantized model stay unpacked although they
+    could be large: stacked matrices.
 
     Those are the experts of a mixture in transformers 5, one tensor for all of a layer, which bitsandbytes does not
     pack (https://github.com/bitsandbytes-foundation/bitsandbytes/issues/1849); Unsloth does
@@ -165,17 +204,25 @@ def notes(model: nn.Module) -> list[str]:
     unpacked = {name: weight for name, weight in model.named_parameters() if weight.dim() > 2}
     count = sum(weight.numel() for weight in unpacked.values())
     total = sum(getattr(weight, "unpacked_numel", weight.numel()) for weight in model.parameters())
+    lines = []
+    if in_files := packed_in_files(model):
+        scales = ", with scales in 8 bits" if in_files.double else ""
+        lines.append(
+            f"quantization=nf4: the files of the model have {plural(len(in_files.layers), 'layer')} in 4 bits{scales}, "
+            "which stay as they are"
+        )
     if count < _LARGE_SHARE * total:
-        return []
+        return lines
     name, weight = max(unpacked.items(), key=lambda item: item[1].numel())
     size, packed_size = count * weight.element_size(), count // 2 + 4 * -(-count // BLOCK)
     return [
+        *lines,
         f"quantization=nf4 packs linear layers: {count / total:.0%} of the weights are no such layers and stay in"
         f" {str(weight.dtype).removeprefix('torch.')}, {bytes_text(size)} ({name} and others, experts stacked in one"
         f" tensor), as with peft and bitsandbytes on transformers 5. A tool that packs experts too, such as Unsloth,"
         f" stores them in {bytes_text(packed_size)}, so its peak is about {bytes_text(size - packed_size)} lower; with"
         f" quantization=none, weights=bf16 would store them in {bytes_text(2 * count)}. Published weights in MXFP4 or"
-        " another packed type are not simulated"
+        " another packed type are not simulated",
     ]
 
 

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
-from shoestring.techniques import checkpointing, eightbit
+from shoestring.techniques import checkpointing, deferred_casts, eightbit
 
 OnCopy = Callable[[Tensor], None]
 """Called with every weight that has been copied to the device."""
@@ -144,16 +144,18 @@ def block_parameters_on_host(model: nn.Module, blocks: Sequence[nn.Module]) -> s
 def move(model: nn.Module, recipe: object, settings: Settings, device: torch.device) -> None:
     """Move the model to `device`, except the weights that `offload=parameters` copies there when they are needed.
 
-    For training on a CPU nothing is offloaded. Call it before checkpointing.
+    Weights whose casts are deferred get their values, one after the other. For training on a CPU nothing is offloaded.
+    Call it before checkpointing.
 
     Raises UsageError as `block_parameters_on_host` does.
     """
     if settings.offload != "parameters" or device == HOST:
-        model.to(device)
+        deferred_casts.move([model], device)
+        model.to(device)  # some classes note their device there, such as Lightning's
         return
     blocks = checkpointing.blocks(model, recipe)
     host_parameters = {id(parameter) for parameter in block_parameters_on_host(model, blocks)}
-    model._apply(lambda tensor: tensor if id(tensor) in host_parameters else tensor.to(device))
+    deferred_casts.move([model], device, staying=host_parameters)
     copy_weights_on_use(blocks, device, on_copy=lambda _: None)
 
 

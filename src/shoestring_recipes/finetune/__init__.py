@@ -57,6 +57,13 @@ class Finetune(EvaluatesBatches):
         return self.options.model is not None
 
     @property
+    def maps_files(self) -> bool:
+        """Whether the weights are in safetensors: a GGUF file is unpacked, and files of torch are read."""
+        model = Path(self.options.model or "")
+        is_of_torch = model.is_dir() and any(model.glob("*.bin")) and not any(model.glob("*.safetensors"))
+        return model.suffix != ".gguf" and not is_of_torch
+
+    @property
     def has_synthetic_lengths(self) -> bool:
         return self.options.data is None
 

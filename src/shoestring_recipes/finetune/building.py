@@ -14,7 +14,7 @@ from torch import nn
 from shoestring.base.errors import UsageError
 from shoestring.base.reading import real_path, regular_file_size
 from shoestring.integrations.huggingface import Options as ModelOptions
-from shoestring.integrations.huggingface import attention, configuration, pretrained
+from shoestring.integrations.huggingface import attention, configuration, packed_files, pretrained
 from shoestring.integrations.huggingface.build import choose_attention, fix_random_parts
 from shoestring_recipes.finetune import vocabulary
 from shoestring_recipes.finetune.options import Options
@@ -65,13 +65,14 @@ def find_source(options: Options, *, weights: bool = False) -> Source:
 def read_configuration(source: Source) -> Any:
     """Return the configuration of a causal language model.
 
-    Raises UsageError for that of another model, and for weights that another tool has quantized.
+    Raises UsageError for that of another model, and for weights that are packed in another way than
+    `quantization=nf4` packs them.
     """
     import transformers
 
     if source.gguf is None:
         config = configuration.read(str(source.folder))
-        _require_original(config, source.label)
+        _require_trainable(config, source.label)
     else:
         with pretrained.reading(source.label), warnings.catch_warnings(action="ignore"):
             config = transformers.AutoConfig.from_pretrained(source.folder, **source.arguments)
@@ -80,13 +81,13 @@ def read_configuration(source: Source) -> Any:
     return config
 
 
-def _require_original(config: Any, label: str) -> None:
-    quantization = getattr(config, "quantization_config", None) or {}
-    method = quantization.get("quant_method", "") if isinstance(quantization, dict) else ""
-    if quantization and method != _UNPACKED_BY_TRANSFORMERS:
+def _require_trainable(config: Any, label: str) -> None:
+    quantization = packed_files.quantization_of(config)
+    method = packed_files.describe(quantization)
+    if quantization and method != _UNPACKED_BY_TRANSFORMERS and not packed_files.is_nf4(quantization):
         raise UsageError(
             f"{label}: its weights are quantized already{f' ({method})' if method else ''}, and only those of the "
-            "original model can be trained, merged and exported",
+            "original model, or packed by bitsandbytes as nf4, can be trained, merged and exported",
             hint="give the folder of the original model; --set quantization=nf4 packs its weights in 4 bits",
         )
 
@@ -106,26 +107,35 @@ def load_tokenizer(source: Source) -> Any:
 def load_model(source: Source, *, rows: int | None = None) -> nn.Module:
     """Return the model with its weights in their stored type, enlarged to `rows` of its embedding if that has fewer.
 
-    Raises UsageError if some weights are missing.
+    Layers that its files have in 4 bits stay so (`packed_files`). Raises UsageError if some weights are missing.
     """
     config = read_configuration(source)
+    quantization = packed_files.quantization_of(config)
+    is_packed = packed_files.is_nf4(quantization)
     model_class = _model_class(config, source.label)
     attention.register()
     arguments = {**source.arguments, "attn_implementation": choose_attention(model_class, config, ModelOptions())}
     with pretrained.reading(source.label), warnings.catch_warnings(action="ignore"):
         if pretrained.is_planned():
-            return build_random(vocabulary.with_rows(config, rows), stored_rows=vocabulary.rows_of(config))
+            planned = build_random(vocabulary.with_rows(config, rows), stored_rows=vocabulary.rows_of(config))
+            if is_packed:
+                packed_files.mark(planned, quantization)
+            return planned
         if source.gguf:  # dequantized; its stored type has fewer bits than any that torch computes in
             model = model_class.from_pretrained(source.folder, dtype=torch.float32, **arguments)
             missing: list[str] = []
         else:
             del arguments["local_files_only"], arguments["trust_remote_code"]
+            if is_packed:
+                arguments["device_map"] = {"": "cpu"}  # transformers would load them to the GPU
             model, missing = pretrained.load_model(model_class, source.folder, dtype=_stored_type(config), **arguments)
     if missing:
         raise UsageError(
             f"{source.label} lacks {len(missing)} of the weights, for example {missing[0]}; they would be random",
             hint="give the complete weights of a causal language model",
         )
+    if is_packed:
+        packed_files.mark_loaded(model)
     return vocabulary.enlarge(_prepared(model), rows)
 
 
@@ -179,6 +189,7 @@ def _prepared(model: Any) -> nn.Module:
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     model.hf_quantizer, model.is_quantized, model.quantization_method = None, False, None
+    model.is_loaded_in_4bit = False  # peft's adapters are those of layers that are packed later
     trained: nn.Module = model.train()
     return trained
 

@@ -45,6 +45,13 @@ def test_a_cpu_has_all_unpacked_weights_from_the_start(records: dict[str, Record
     assert [size for size in record if abs(size) == weight] == [weight, weight, -weight, -weight]
 
 
+@pytest.mark.parametrize("way", ["engine", "engine on a CPU"])
+def test_a_weight_that_files_have_in_4_bits_is_never_unpacked(records: dict[str, Record], way: str) -> None:
+    weight = 64 * KIB
+    packed_here = [size for size in records[f"linear, {way}"] if abs(size) != weight]
+    assert records[f"packed in files, {way}"] == packed_here
+
+
 def test_transformers_loads_16_bits_and_peft_casts_them_last(records: dict[str, Record]) -> None:
     # An embedding and a head of 1024 x 64, a layer of 64 x 64 without bias and with adapters of rank 4, a norm of 64.
     table, weight, packed, layer_table, scales = 128 * KIB, 8 * KIB, 2 * KIB, 64, 256
@@ -111,7 +118,7 @@ def _records() -> Iterator[tuple[str, Record]]:
     from shoestring.planning.trace.event_log import EventLog
     from shoestring.planning.trace.recorder import Recorder
     from shoestring.recipe.adaptation import Adaptation
-    from shoestring.techniques import adapt
+    from shoestring.techniques import adapt, nf4
 
     simulated_device.set_up()
     packing = Adaptation(quantization="nf4", weights="fp16", lora_r=4, lora_targets="layer")
@@ -148,6 +155,15 @@ def _records() -> Iterator[tuple[str, Record]]:
 
     yield "linear, engine", simulated(linear, packing, loading.move_model)
     yield "linear, engine on a CPU", simulated(linear, packing, move_on_cpu)
+
+    def packed_in_files() -> nn.Module:
+        model: Any = linear()
+        model.packed_in_files = nf4.PackedInFiles(layers=frozenset({"layer", "biased"}), double=False)
+        packed: nn.Module = model
+        return packed
+
+    yield "packed in files, engine", simulated(packed_in_files, packing, loading.move_model)
+    yield "packed in files, engine on a CPU", simulated(packed_in_files, packing, move_on_cpu)
     for name, tied in (("untied", False), ("tied", True)):
         record = simulated(lambda tied=tied: with_head(tied=tied), packing, loading.load_with_transformers)
         yield f"{name}, transformers", record
@@ -172,10 +188,10 @@ def _recorded_engine(adaptation: Any) -> Record:
 
     from shoestring.base.settings import Settings
     from shoestring.planning.trace.recorder import Recorder, real
-    from shoestring.techniques import adapt
+    from shoestring.techniques import adapt, deferred_casts
 
     with Recorder(watched=real) as recorder:
-        model = adapt.trained_model(_llama(), adaptation, Settings())
+        model = deferred_casts.convert_all(adapt.trained_model(_llama(), adaptation, Settings()))
         start = len(_record(recorder))
         model.to(torch.device("cpu"))
         return _large(_record(recorder)[start:])

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from shoestring.base.settings import Settings
 from shoestring.recipe.adaptation import Adaptation
-from shoestring.techniques import adapt, fp32_modules
+from shoestring.techniques import adapt, deferred_casts, fp32_modules
 from shoestring.training.data.loading import Loader
 from shoestring.training.data.order import DataOrder
 from shoestring.training.data.seeding import seed_all
@@ -255,7 +255,7 @@ def test_an_adapter_on_an_fp16_base():
     pytest.importorskip("peft")
     seed_all(0)
     adaptation = Adaptation(lora_r=2, lora_targets="down_proj", weights="fp16")
-    model = adapt.trained_model(Model(Tokens.scales), adaptation, Settings())
+    model = deferred_casts.convert_all(adapt.trained_model(Model(Tokens.scales), adaptation, Settings()))
     found = find(Tokens(), model)
     prefix = "base_model.model"
     # Autocast on a CPU does not cast the fp16 weights of norms, whose inputs are in fp32 from there on.

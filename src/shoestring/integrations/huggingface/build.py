@@ -15,13 +15,17 @@ from shoestring.integrations.huggingface import (
     configuration,
     diffusion,
     heads,
+    packed_files,
     preference,
 )
 from shoestring.integrations.huggingface.library_errors import explained, hint_at_file
 
 
 def build_model(source: str, options: Options) -> nn.Module:
-    """Build the model for training, in fp32. Raises UsageError where `loss_chunk` or `method` is not supported."""
+    """Build the model for training, in fp32, which says what files of its configuration have in 4 bits.
+
+    Raises UsageError where `loss_chunk` or `method` is not supported.
+    """
     config = configuration.read(source)
     if isinstance(config, diffusion.Configuration):
         with explained(f"{config.class_name} cannot be built", hint_at_file(source)):
@@ -37,6 +41,8 @@ def build_model(source: str, options: Options) -> nn.Module:
     with explained(f"{model_class.__name__} cannot be built", hint_at_file(source)):
         model: Any = model_class._from_config(config, dtype=torch.float32, attn_implementation=implementation)
     model.config.use_cache = False
+    if packed_files.is_nf4(quantization := packed_files.quantization_of(config)):
+        packed_files.mark(model, quantization)
     training_model: nn.Module = model.train()
     return preference.WithReference(training_model) if options.second_model else training_model
 

@@ -225,6 +225,7 @@ def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any], *, fo
                 torch_ddp=request["torch_ddp"],
                 way_of_loading=request["loading"],
                 folds=folds,
+                is_pretrained=facts.is_pretrained,
             )
         except NotRepeatableError:
             return None
@@ -241,6 +242,7 @@ def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any], *, fo
         bounds=recorder.bounds,
         host_bytes=recorder.host_bytes,
         draws_random=recorder.draws_random,
+        loading_host_bytes=recorder.loading_host_bytes,
         **record._asdict(),
     )
     return two_devices.divided(trace, recorder.log) if recorder.log.divides else trace

@@ -53,15 +53,20 @@ def move_modules(
     is_gpu = attention.CAPABILITY.get() is not None
     unpacked: dict[nn.Module, Tensor] = {}
     if not from_host:
-        layers = (module for module in modules if isinstance(module, Nf4Linear))
+        layers = (module for module in modules if _is_packed_here(module))
         unpacked = {layer: _unpacked_weight(log, layer, copies.device) for layer in layers}
     for module in modules:
-        if from_host and isinstance(module, Nf4Linear):
+        if from_host and _is_packed_here(module):
             unpacked[module] = _unpacked_weight(log, module, copies.device)
         copies.replace_all(module)
         unpacked.pop(module, None)
         if is_gpu and flattens:
             recurrent.flatten(log, module)
+
+
+def _is_packed_here(module: nn.Module) -> bool:
+    """Return whether a layer packs its weight when it moves; one that its files have in 4 bits is packed before."""
+    return isinstance(module, Nf4Linear) and not module.is_packed_in_files
 
 
 def load_with_transformers(log: EventLog, model: nn.Module) -> None:

@@ -231,6 +231,8 @@ class Trace:
     on random numbers of the host (`planning/trace/draws.py`)."""
     host_bytes: Mapping[Part, int] = field(default_factory=dict)
     """The bytes of offloaded tensors in the memory of the GPU's process, by part. Streamed blocks are not counted."""
+    loading_host_bytes: int = 0
+    """The most bytes of weights in the memory of the GPU's process while they are loaded, without streamed blocks."""
     block_bytes: tuple[int, ...] = ()
     """The bytes of the frozen weights of each block that can be streamed, whether it is or not."""
     block_uses: tuple[BlockUse, ...] = ()
@@ -265,6 +267,7 @@ class Trace:
             "first_batches": self.first_batches,
             "bounds": self.bounds,
             "host_bytes": dict(self.host_bytes),
+            "loading_host_bytes": self.loading_host_bytes,
             "block_bytes": self.block_bytes,
             "block_uses": self.block_uses,
             "draws_random": self.draws_random,
@@ -294,6 +297,7 @@ class Trace:
             first_batches=tuple((share, probability) for share, probability in values["first_batches"]),
             bounds=tuple(values.get("bounds", ())),
             host_bytes=values.get("host_bytes", {}),
+            loading_host_bytes=values.get("loading_host_bytes", 0),
             block_bytes=tuple(values.get("block_bytes", ())),
             block_uses=tuple(BlockUse(*use) for use in values.get("block_uses", ())),
             draws_random=values.get("draws_random", False),

@@ -50,6 +50,8 @@ class Recorder(TorchDispatchMode):
         """What is in host memory, which is not recorded as it is allocated."""
         self.draws_random = False
         """Whether an operator has drawn random numbers. Weights are drawn before, when nothing is recorded."""
+        self.loading_host_bytes = 0
+        """The most bytes of weights in host memory while the model is loaded."""
         self._bounds: dict[tuple[str, str], int] = {}
         """The largest number of rows by operator and place, where it depends on values."""
         self._draws = Draws()

@@ -69,6 +69,7 @@ def run(
     torch_ddp: bool = False,
     way_of_loading: Loading = "engine",
     folds: bool = True,
+    is_pretrained: bool = True,
 ) -> Update:
     """Trace two updates of the recipe on one of `gpus` of this compute capability.
 
@@ -87,6 +88,7 @@ def run(
     assert settings.micro_batch is not None and settings.precision is not None
     recipe, losses = loaded.recipe, losses_by_stage(loaded.recipe)
     model = host_model(lambda: simulated_device.build(lambda: adapt.planned_model(loaded)), settings)
+    recorder.loading_host_bytes = host_memory.loading_bytes(model, loaded, settings, is_pretrained=is_pretrained)
     masks.IS_PACKED.set(settings.packing == "yes")
     make_batch = loaded.parts.data.packed_batch if settings.packing == "yes" else None
     batch = (make_batch or recipe.batch)(settings.micro_batch)

@@ -75,6 +75,9 @@ class Learning:
     keeps_stored_type: bool = False
     """Whether `model()` keeps the type in which weights are stored; they are then converted to that of the option
     `weights`."""
+    maps_files: bool = True
+    """Whether the weights of a pretrained model are in the mapped files until they are cast, as transformers loads
+    them, and not in the memory of the process."""
 
     first_batches: Callable[[int], Mapping[float, float]] | None = None
     """`first_batches(size)` -> the probability of each size of the first batch, as a share of `batch(size)`, for

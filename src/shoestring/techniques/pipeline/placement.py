@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
@@ -57,7 +57,7 @@ def move(model: nn.Module, recipe: object, settings: Settings, device: torch.dev
             allocate = streaming.allocation(settings, part.device)
             streaming.stream(model, own, tensors, part.device, allocate, part.modules)
         else:
-            move_modules(part.modules, part.device)
+            deferred_casts.move(part.modules, part.device, recurse=False)
     crossing.shared = shared_weights(parts)
 
 
@@ -143,17 +143,6 @@ def shared_weights(parts: Sequence[Part]) -> list[nn.Parameter]:
         for part in parts
     )
     return [parameter for parameter in first if parameter in second and parameter.requires_grad]
-
-
-def move_modules(modules: Iterable[nn.Module], device: torch.device) -> None:
-    """Move the weights and buffers of modules, without those of their children."""
-
-    def moved(tensor: Tensor) -> Tensor:
-        deferred_casts.convert(tensor)
-        return tensor.to(device)
-
-    for module in modules:
-        module._apply(moved, recurse=False)
 
 
 def notes(model: nn.Module) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import mmap
 import os
 import tempfile
@@ -41,12 +40,6 @@ def allocate_on_disk(size: int) -> Tensor:
                 hint="set TMPDIR to a folder on a larger disk, or stream_from=host",
             ) from error
         return torch.frombuffer(mmap.mmap(file.fileno(), max(size, 1)), dtype=torch.uint8)[:size]
-
-
-def return_freed_memory() -> None:
-    """Return the memory of freed tensors to the operating system, which glibc keeps between others that are in use."""
-    with contextlib.suppress(AttributeError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def pin(buffer: Tensor) -> bool:

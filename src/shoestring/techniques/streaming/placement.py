@@ -12,6 +12,7 @@ from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
 from shoestring.base.units import bytes_text, plural
 from shoestring.techniques import checkpointing, deferred_casts, offload
+from shoestring.techniques.freed_memory import return_freed_memory
 from shoestring.techniques.streaming import host_memory
 from shoestring.techniques.streaming.host_weights import HostWeights
 from shoestring.techniques.streaming.schedule import SLOTS, streamed_positions
@@ -131,24 +132,18 @@ def stream(
     """
     weights: list[HostWeights] = []
 
-    def move_module(module: nn.Module, staying: Iterable[Streamed], *, recurse: bool = True) -> None:
-        on_host = {id(streamed.value) for streamed in staying}
-
-        def moved(tensor: Tensor) -> Tensor:
-            deferred_casts.convert(tensor)
-            return tensor if id(tensor) in on_host else tensor.to(device)
-
-        module._apply(moved, recurse=recurse)
+    def on_host(staying: Iterable[Streamed]) -> set[int]:
+        return {id(streamed.value) for streamed in staying}
 
     for number, (block, own) in enumerate(zip(blocks, tensors, strict=True)):
         # 4-bit weights are packed on their way to the device. Others need not go there.
         plain = [streamed for streamed in own if not hasattr(streamed.value, "quant_state")]
-        move_module(block, chain(plain, *tensors[:number]))
+        deferred_casts.move([block], device, staying=on_host(chain(plain, *tensors[:number])))
         weights.append(HostWeights(own, allocate))
-        host_memory.return_freed_memory()
+        return_freed_memory()
     slots = make_slots(slot_sizes(weights), device)
-    for module in [model] if modules is None else modules:
-        move_module(module, chain(*tensors), recurse=modules is None)
+    remaining = [model] if modules is None else modules
+    deferred_casts.move(remaining, device, staying=on_host(chain(*tensors)), recurse=modules is None)
     streaming = Stream(weights, slots, allocate)
     stream_blocks(blocks, streaming)
     return streaming

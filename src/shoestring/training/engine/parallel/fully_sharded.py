@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
-from shoestring.techniques import offload, whole_weights
+from shoestring.techniques import deferred_casts, offload, whole_weights
+from shoestring.techniques.freed_memory import return_freed_memory
 from shoestring.training.checkpoint.divided import divide_as, is_divided, own, rows_by_rank
 from shoestring.training.checkpoint.trained import state_like
 from shoestring.training.engine.memory import Failure
@@ -245,7 +246,9 @@ def shard(
     # torch rounds each tensor in page-locked memory up to a power of two, and such memory cannot be swapped out.
     policy = CPUOffloadPolicy(pin_memory=False) if on_host else OffloadPolicy()
     for module, frees in [*((block, reshard_after_forward) for block in blocks), (_Root(model), False)]:
+        deferred_casts.convert_all(module)
         modules.append(fully_shard(module, mesh=mesh, reshard_after_forward=frees, offload_policy=policy))
+        return_freed_memory()
     fsdp_versions.exchange_unused(modules)
     return FullySharded(model, ranks, device, modules, reshard_after_forward=reshard_after_forward)
 
