@@ -164,9 +164,9 @@ def _works(
 def _sum(microbatches: Sequence[Microbatch]) -> Microbatch | None:
     if not microbatches:
         return None
-    (loss_sum, weight, expected), *others = microbatches
-    for other in others:
-        loss_sum, weight = loss_sum + other.loss_sum, weight + other.weight
+    (loss_sum, weight, expected), *further = microbatches
+    for microbatch in further:
+        loss_sum, weight = loss_sum + microbatch.loss_sum, weight + microbatch.weight
     return Microbatch(loss_sum, weight, expected)
 
 
