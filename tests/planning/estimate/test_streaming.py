@@ -15,9 +15,9 @@ from shoestring.planning.estimate.streaming import (
     Pace,
     host_bytes,
     saved_bytes,
+    shared_uses,
     streamed_sizes,
     uses_of_microbatch,
-    shared_uses,
     waiting_seconds,
 )
 from shoestring.planning.estimate.time import update_seconds

@@ -59,7 +59,7 @@ def _updates(events: Sequence[Event]) -> list[Sequence[Event]]:
 def _of_all_microbatches(
     events: Sequence[Event], storages: list[Storage], further: int, first_use: int, last_use: int
 ) -> list[Event]:
-    """Return the events of an update in which so many `further` ones keep what they need while the first microbatch runs.
+    """Return the events of an update in which `further` microbatches keep what they need while the first one runs.
 
     `first_use` and `last_use` are the numbers of operators of the forward before the first block and before the last.
     """
