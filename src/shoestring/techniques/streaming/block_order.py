@@ -26,10 +26,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -37,10 +36,8 @@ from torch.autograd.function import once_differentiable
 from torch.autograd.graph import saved_tensors_hooks
 
 from shoestring.techniques import checkpointing, trees
+from shoestring.techniques.streaming.stream import CURRENT_ORDER, Stream, StreamableBlock
 from shoestring.techniques.streaming.turns import Suspendable
-
-if TYPE_CHECKING:
-    from shoestring.techniques.streaming.stream import Stream, StreamableBlock
 
 T = TypeVar("T")
 Backward = Callable[[Tensor], None]
@@ -211,7 +208,7 @@ class BlockOrder:
 
     @contextmanager
     def _around_turn(self, same_device: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
-        CURRENT.set(self)  # of this thread alone, whose context is a copy
+        CURRENT_ORDER.set(self)  # of this thread alone, whose context is a copy
         with same_device():
             yield
 
@@ -296,10 +293,6 @@ class BlockOrder:
         microbatch.used.update(map(id, inputs))
         replacements = {id(leaves[position]): tensor for position, tensor in zip(positions, cut, strict=True)}
         return _replaced(outputs, replacements)
-
-
-CURRENT: ContextVar[BlockOrder | None] = ContextVar("CURRENT", default=None)
-"""The order in which the blocks run that the code of a microbatch's turn calls."""
 
 
 def _same_device(device: torch.device) -> Callable[[], AbstractContextManager[Any]]:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,6 @@ from torch.autograd.graph import Node, saved_tensors_hooks
 
 from shoestring.techniques import checkpointing, trees
 from shoestring.techniques.streaming import host_memory
-from shoestring.techniques.streaming.block_order import CURRENT
 from shoestring.techniques.streaming.host_weights import HostWeights
 from shoestring.techniques.streaming.schedule import Pass, SlotContents
 from shoestring.techniques.streaming.slots import Slot
@@ -81,6 +81,17 @@ class Stream:
             self.copies += 1
 
 
+class Order(Protocol):
+    """Another order of the calls of blocks than that of the code that calls them."""
+
+    def call(self, block: StreamableBlock, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Return the outputs of a block, whose own `forward` may be called later."""
+
+
+CURRENT_ORDER: ContextVar[Order | None] = ContextVar("CURRENT_ORDER", default=None)
+"""The order in which the blocks run that the code of a thread calls; None: the usual one."""
+
+
 class StreamableBlock:
     """A block that runs with the weights in its slot, once it is streamed."""
 
@@ -102,7 +113,7 @@ class StreamableBlock:
 
     def run(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return what `forward` returns, which is the block's own."""
-        stream, order = self.stream, CURRENT.get()
+        stream, order = self.stream, CURRENT_ORDER.get()
         if order is not None and not is_in_backward():
             return order.call(self, forward, args, kwargs)
         if stream is None or is_in_backward():
