@@ -454,3 +454,4 @@ def test_notes_say_what_is_streamed() -> None:
     (note,) = placement.notes(model, settings)
     size = sum(own.layout.size for own in stream.weights)
     assert note.startswith(f"streamed_blocks=5: {bytes_text(size)} of frozen weights are in host memory")
+    assert placement.notes(model, settings.replace(stream_order="block"))[1].startswith("stream_order=block: ")

@@ -62,6 +62,8 @@ def notes(model: nn.Module, settings: Settings) -> list[str]:
         f"streamed_blocks={settings.streamed_blocks}: {bytes_text(size)} of frozen weights are {source} and take turns "
         f"in {bytes_text(slots)} on the device"
     ]
+    if settings.stream_order == "block":
+        lines.append("stream_order=block: each copy is used by all microbatches of an update")
     is_pageable = any(slot.buffer.is_cuda for slot in streaming.slots) and not all(
         own.buffer.is_pinned() for own in streaming.weights
     )
