@@ -15,7 +15,7 @@ import torch
 from shoestring.base.errors import DataError, TraceError
 from shoestring.base.settings import Settings
 from shoestring.hardware.catalog import DEVICES
-from shoestring.planning.trace import Tracer, child_process
+from shoestring.planning.trace import Tracer, child_process, waiting
 from shoestring.recipe import finding
 from tests.planning.trace.sample_recipes import Linears
 from tests.slow import slow_except
@@ -212,9 +212,14 @@ def test_ctrl_c_during_a_request_ends_the_child(odd_recipes: Path) -> None:
     signal.signal(signal.SIGALRM, previous)
 
 
-def test_live_recipe_is_inherited_by_fork() -> None:
+def test_live_recipe_is_inherited_by_fork_also_after_a_trace_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(micro_batch=2, precision="fp32")
     with Tracer(finding.find(Linears())) as recipe_tracer:
-        assert recipe_tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4).events
+        with monkeypatch.context() as patched:
+            patched.setenv(waiting.LIMIT_VARIABLE, "0.001")
+            with pytest.raises(TraceError, match="has not ended within"):
+                recipe_tracer.trace(settings, accumulate=1, device=T4)
+        assert recipe_tracer.trace(settings, accumulate=1, device=T4).events
 
 
 @pytest.mark.slow

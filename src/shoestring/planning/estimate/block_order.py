@@ -35,8 +35,8 @@ def can_change_order(trace: Trace) -> bool:
 def in_block_order(trace: Trace, microbatches: int) -> Trace:
     """Return the trace with the memory that updates of so many microbatches have in this order.
 
-    Each update has the events of its first microbatch alone, with storages for what the further microbatches keep meanwhile. The
-    trace is not one of operators any more: time follows from the original one.
+    Each update has the events of its first microbatch alone, with storages for what the further microbatches keep
+    meanwhile. The trace is not one of operators any more: time follows from the original one.
     """
     trace = accumulate_in_place(trace)
     first_use, last_use = (choose(use.start for use in trace.block_uses) for choose in (min, max))

@@ -170,8 +170,10 @@ class Tracer:
             try:
                 response = self._child.request(request, *self._work(request))
             except BaseException:
-                # After an interruption, the pending response would be read as the response to the next request.
+                # After an interruption, the pending response would be read as the response to the next request. Another
+                # child has to open the recipe first.
                 self.close()
+                self._facts = None
                 raise
         if response is None:
             raise self._death_error()
