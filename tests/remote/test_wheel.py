@@ -60,8 +60,9 @@ def test_what_a_session_imports_is_carried():
             if isinstance(node, ast.ImportFrom) and node.module:
                 imported = {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
                 importing |= {name} if imported & modules else set()
-    commands = {"shoestring/cli/commands/rehearsing.py"}
-    assert importing == {"shoestring/api/kaggle.py", "shoestring/api/rehearsing.py", *commands}
+    verbs = {f"shoestring/api/{name}.py" for name in ("kaggle", "notebooks", "rehearsing", "runs")}
+    answers = {f"shoestring/answers/{name}.py" for name in ("measurement", "notebook_files")}
+    assert importing == {*verbs, *answers, "shoestring/cli/commands/rehearsing.py"}
 
 
 def test_recipes_that_a_file_imports_are_carried(tmp_path):

@@ -32,11 +32,14 @@ _OF_THE_INSTALLATION = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
 _COMPILED = (".so", ".pyd", ".dylib")
 _OF_A_SESSION: dict[str, tuple[str, ...]] = {
     "planning/simulator": (),
+    "remote/notebook": ("__init__", "session"),
     "remote/kaggle": ("__init__", "chain_file", "client", "client_process", "job", "kernel", "upload"),
     "runs/rehearse": (),
     "answers/rehearsal": (),
+    "runs/measurement": (),
 }
-"""Packages of which a session needs these modules alone: the simulated GPU, what starts sessions, and rehearsals."""
+"""Packages of which a session needs these modules alone: the simulated GPU, what writes notebooks and starts sessions,
+rehearsals, and files of measured runs to publish."""
 _WHEEL = "Wheel-Version: 1.0\nGenerator: shoestring\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
 
