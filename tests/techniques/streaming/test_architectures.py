@@ -103,7 +103,8 @@ def diffusion() -> tuple[Any, Any]:
     }
 
 
-def train(make: Callable[[], tuple[Any, Any]], count: int, setting: str, dtype: torch.dtype) -> list[Tensor]:
+def adapted(make: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:
+    """Return the model with adapters, or with those of its own, and what makes its inputs."""
     torch.manual_seed(0)
     model, inputs = make()
     if make is not diffusion:
@@ -112,6 +113,11 @@ def train(make: Callable[[], tuple[Any, Any]], count: int, setting: str, dtype: 
         targets = "q" if make is encoder_and_decoder else "q_proj"
         model = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=[targets], init_lora_weights=False))
     model.train()
+    return model, inputs
+
+
+def train(make: Callable[[], tuple[Any, Any]], count: int, setting: str, dtype: torch.dtype) -> list[Tensor]:
+    model, inputs = adapted(make)
     frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
     for parameter in frozen:
         parameter.data = parameter.data.to(dtype)
@@ -137,14 +143,7 @@ def train(make: Callable[[], tuple[Any, Any]], count: int, setting: str, dtype: 
 
 def gradients(make: Callable[[], tuple[Any, Any]], count: int, dtype: torch.dtype, *, by_block: bool) -> list[Tensor]:
     """Return the loss and the gradients of three microbatches, without dropout."""
-    torch.manual_seed(0)
-    model, inputs = make()
-    if make is not diffusion:
-        model.requires_grad_(False)
-        peft = pytest.importorskip("peft")
-        targets = "q" if make is encoder_and_decoder else "q_proj"
-        model = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=[targets], init_lora_weights=False))
-    model.train()
+    model, inputs = adapted(make)
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0

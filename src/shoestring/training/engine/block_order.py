@@ -4,8 +4,7 @@ The first update of a session is computed in both orders, and the bits of its lo
 In all of them it is noticed if the loss draws random numbers, of which a microbatch would get those of another one, or
 if microbatches use different blocks, which changes the order of sums. In later ones it is noticed too if a module of
 the model is given a value in an attribute, or if a buffer changes, because another microbatch may have replaced the
-value before it is read. Then the update is repeated in the usual order, in which all
-updates of the session follow.
+value before it is read. Then the update is repeated in the usual order, in which all updates of the session follow.
 """
 
 from __future__ import annotations
