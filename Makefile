@@ -19,6 +19,9 @@ VERSIONS := tests/invariants/test_sharded.py tests/recipes tests/integrations te
   tests/invariants/test_resume.py tests/runs/export/test_export.py tests/test_examples.py tests/test_version_0_1_0.py \
   tests/planning/simulator tests/runs/rehearse
 
+# Images of containers often set it. Each of the hundreds of processes of the tests would compile all modules.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The sequences of faults of `make faults`, which is a part of `make soak`.
 SEEDS ?= 0:2000
 
