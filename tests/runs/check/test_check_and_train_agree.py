@@ -82,7 +82,7 @@ def commands(run_command, tmp_path, monkeypatch):
     return run
 
 
-@pytest.mark.parametrize("name", slow_except(list(OPTIONS), "temporal", "finetune"))
+@pytest.mark.parametrize("name", slow_except(list(OPTIONS), "temporal"))
 def test_a_good_recipe_passes_both(name, commands):
     failed, status, err = commands(name, name)
     assert (failed, status) == ({}, 0), err
