@@ -88,6 +88,7 @@ def test_run_whose_processes_are_killed_and_stopped_ends_in_the_same_bits(run_si
     assert "Tesla T4" in events(disturbed, "session")[0]["device"]
 
 
+@pytest.mark.slow
 def test_recurrent_layers_learn_with_divided_weights_also_after_a_stop(run_simulated, tmp_path):
     """A layer of cuDNN copies its weights to a buffer of its own, which must not be used in later updates."""
     replicas = train(run_simulated, tmp_path, "replicas", 2)
