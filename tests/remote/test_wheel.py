@@ -86,7 +86,7 @@ main()
         [sys.executable, "-c", script], env={"PYTHONPATH": str(tmp_path)}, cwd=tmp_path, capture_output=True, text=True
     )
     assert process.returncode == 2, process.stderr
-    assert process.stderr.count("this copy of Shoestring is not complete, because a notebook carries only ") == 5
+    assert process.stderr.count("this copy of Shoestring is incomplete, because a notebook carries only ") == 5
 
 
 def test_recipes_that_a_file_imports_are_carried(tmp_path):

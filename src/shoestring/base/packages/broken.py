@@ -61,7 +61,7 @@ def broken_library(error: BaseException) -> UsageError | None:
         missing = (cause.name or "").partition(".")[0] if isinstance(cause, ModuleNotFoundError) else ""
         if _is_left_out(cause):
             return UsageError(
-                f"this copy of Shoestring is not complete, because a notebook carries only what a session needs: {cause}",
+                f"this copy of Shoestring is incomplete, because a notebook carries only what a session needs: {cause}",
                 hint="do this where Shoestring is installed from a checkout, or from the wheel of one",
             )
         if missing in known and not has_module(missing):
