@@ -80,12 +80,16 @@ def test_every_module_has_a_docstring(name):
     assert not source.strip() or ast.get_docstring(ast.parse(source))
 
 
-def test_ctrl_c_while_starting_is_no_traceback():
+@pytest.mark.parametrize(
+    "interrupted", ["builtins.__import__", "shoestring.api.targets"], ids=["while starting", "in a command"]
+)
+def test_ctrl_c_is_no_traceback(interrupted):
     script = (
-        "import builtins, shoestring.__main__ as program\n"
-        "def interrupt(*_):\n"
+        "import builtins, sys, shoestring.api, shoestring.__main__ as program\n"
+        "def interrupt(*_, **__):\n"
         "    raise KeyboardInterrupt\n"
-        "builtins.__import__ = interrupt\n"
+        "sys.argv = ['shoestring', 'targets']\n"
+        f"{interrupted} = interrupt\n"
         "program.main()\n"
     )
     process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

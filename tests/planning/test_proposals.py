@@ -60,7 +60,9 @@ def test_adapters_are_proposed_for_pretrained_weights():
             return self.evaluate(settings)
 
     candidates = AdaptedCandidates(bytes_of=bytes_per_sample(2))
-    chosen = candidates.evaluate(Settings(precision="fp32", micro_batch=64, checkpointing="no"))
+    # Whether an adapted model needs streamed blocks is open.
+    streamed = Settings(streamed_blocks=8, stream_from="disk", stream_order="block", checkpointing="full")
+    chosen = candidates.evaluate(streamed.replace(precision="fp32", micro_batch=64))
     for is_pretrained, count in ((True, 2), (False, 0)):
         facts = replace(FACTS, is_pretrained=is_pretrained)
         proposed = proposals(candidates, chosen, chosen.settings, fits=False, facts=facts)

@@ -65,6 +65,30 @@ def test_what_a_session_imports_is_carried():
     assert importing == {*verbs, *answers, "shoestring/cli/commands/rehearsing.py"}
 
 
+def test_verbs_of_which_a_notebook_carries_nothing_say_so(tmp_path):
+    with zipfile.ZipFile(io.BytesIO(build_wheel(["temporal"]))) as archive:
+        archive.extractall(tmp_path)
+    script = """
+import sys
+from shoestring import api, errors
+from shoestring.cli.commands import main
+
+verbs = api.prepare_rehearsal, lambda: api.rehearse("a.py"), lambda: api.notebook("legal", out="n"), api.measured
+for verb in verbs:
+    try:
+        verb()
+    except errors.UsageError as error:
+        print(error.message, file=sys.stderr)
+sys.argv = ["shoestring", "kaggle", "status", "--run", "."]
+main()
+"""
+    process = subprocess.run(
+        [sys.executable, "-c", script], env={"PYTHONPATH": str(tmp_path)}, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert process.returncode == 2, process.stderr
+    assert process.stderr.count("this copy of Shoestring is incomplete, because a notebook carries only ") == 5
+
+
 def test_recipes_that_a_file_imports_are_carried(tmp_path):
     (tmp_path / "mine.py").write_text(
         "from shoestring_recipes import cloud, rows\n"

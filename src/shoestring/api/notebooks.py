@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoestring.api.arguments import checked_path
+from shoestring.base.packages.broken import explained_imports
 
 if TYPE_CHECKING:
     from shoestring.remote.notebook.writing import WrittenNotebook
 
 
+@explained_imports()
 def notebook(
     recipe: str,
     on: str = "kaggle-t4x2",

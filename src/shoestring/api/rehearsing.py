@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from shoestring.api.arguments import checked_path, require_limits
 from shoestring.base.errors import UsageError, nearest
+from shoestring.base.packages.broken import explained_imports
 
 if TYPE_CHECKING:
     from shoestring.hardware.catalog import Target
@@ -21,6 +22,7 @@ _SUFFIXES = (".py", ".ipynb", "")
 _EXAMPLE = "shoestring rehearse SCRIPT.py --on kaggle-t4x2"
 
 
+@explained_imports()
 def rehearse(
     script: str | Path | None = None,
     on: str = "kaggle-t4x2",
@@ -103,6 +105,7 @@ def rehearse(
     return rehearsal
 
 
+@explained_imports()
 def prepare_rehearsal(stack: str | None = None, *, say: Callable[[str], object] = lambda _: None) -> PreparedRehearsal:
     """Install what rehearsals in this environment need, or the versions of the image of a `stack`, once.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from shoestring.api.arguments import checked_path
 from shoestring.base.errors import UsageError
-from shoestring.base.packages.broken import usable_libraries
+from shoestring.base.packages.broken import explained_imports, usable_libraries
 
 if TYPE_CHECKING:
     from shoestring.answers.watch.view import View
@@ -53,6 +53,7 @@ def watch(run: str | Path, *, page: str | Path | None = None, every_seconds: flo
     return follow(checked_path(run), page=checked_path(page) if page else None, every_seconds=every_seconds)
 
 
+@explained_imports()
 def measured(
     run: str | Path | None = None, *, out: str | Path | None = None, check: str | Path | None = None
 ) -> Measurement:

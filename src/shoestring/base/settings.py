@@ -211,7 +211,7 @@ class Settings:
             return []
         problems = []
         if not self.streamed_blocks:
-            problems.append(f"{setting}: no blocks are streamed; set streamed_blocks, or leave both to the plan")
+            problems.append(f"{setting}: no blocks are streamed; set streamed_blocks or stream_order=microbatch")
         if self.checkpointing not in (None, "full"):
             problems.append(
                 f"{setting}: with checkpointing={self.checkpointing} the activations of all microbatches of an update "
@@ -265,6 +265,11 @@ class Settings:
                 "whole logical shards"
             )
         return problems
+
+    @property
+    def recomputed(self) -> str:
+        """The value of `checkpointing`, or the one that needs the least computation of those that are possible."""
+        return self.checkpointing or ("full" if self.stream_order == "block" else "no")
 
     @property
     def is_pipeline(self) -> bool:

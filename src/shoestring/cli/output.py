@@ -17,11 +17,16 @@ from shoestring.base.packages.broken import broken_library
 from shoestring.base.system_errors import explain
 from shoestring.base.troubleshooting import explanation
 
+_CTRL_C = 130
+"""The status with which typer answers Ctrl-C. No command has it."""
+
 
 def status_of(command: Callable[[], Any]) -> int:
     """Run a command and return its exit status. An error is printed."""
     try:
         status = command()
+        if status == _CTRL_C:
+            raise KeyboardInterrupt
         if error := streams.lost_output():
             raise RunError(f"standard output could not be written: {error}")
     except ShoestringError as error:

@@ -94,7 +94,7 @@ def make_estimate(loaded: LoadedRecipe, target: Target, requested: Settings) -> 
     settings = divided.replace(
         micro_batch=requested.micro_batch or samples_per_shard(loaded.effective_batch, divided),
         precision=requested.precision or precision_of_frozen_weights(loaded, target.device) or "fp32",
-        checkpointing=requested.checkpointing or "no",
+        checkpointing=requested.recomputed,
         memory_format=requested.memory_format or "contiguous",
     )
     if requested.micro_batch and requested.micro_batch > samples_per_shard(loaded.effective_batch, divided):

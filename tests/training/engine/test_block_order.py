@@ -253,7 +253,7 @@ def test_same_bits_after_running_out_of_memory(tmp_path):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"streamed_blocks": 0}, "no blocks are streamed"),
+        ({"streamed_blocks": 0}, "set streamed_blocks or stream_order=microbatch"),
         ({"checkpointing": "2"}, "set checkpointing=full"),
         ({"gpus": 2}, "set gpus=1 and logical_shards=1"),
         ({"logical_shards": 2}, "set gpus=1 and logical_shards=1"),
@@ -266,6 +266,11 @@ def test_what_does_not_go_with_it(values, message):
     settings = {"streamed_blocks": 2, "checkpointing": "full", "stream_order": "block", **values}
     with pytest.raises(UsageError, match=message):
         Settings(**settings)
+
+
+def test_open_checkpointing_of_estimates_recomputes_all_blocks():
+    assert Settings(streamed_blocks=2, stream_order="block").recomputed == "full"
+    assert Settings(streamed_blocks=2, checkpointing="2").recomputed == "2" and Settings().recomputed == "no"
 
 
 def test_settings_of_earlier_versions_have_no_order():

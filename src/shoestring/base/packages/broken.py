@@ -37,6 +37,13 @@ def usable_libraries() -> Iterator[None]:
     Missing libraries and unsuitable versions are found without an import.
     """
     require_essential()
+    with explained_imports():
+        yield
+
+
+@contextmanager
+def explained_imports() -> Iterator[None]:
+    """Raise UsageError if an import in the body fails, or if this copy of Shoestring lacks a module."""
     try:
         yield
     except Exception as error:
@@ -51,18 +58,23 @@ def broken_library(error: BaseException) -> UsageError | None:
     for cause in _causes(error):
         if isinstance(cause, ShoestringError):
             return None
-        module = (cause.name or "") if isinstance(cause, ModuleNotFoundError) else ""
-        missing = module.partition(".")[0]
-        if missing == "shoestring" and find_spec("shoestring.planning.simulator") is None:
+        missing = (cause.name or "").partition(".")[0] if isinstance(cause, ModuleNotFoundError) else ""
+        if _is_left_out(cause):
             return UsageError(
-                f"this copy of Shoestring is without {module}: a notebook carries only what a session needs",
-                hint="run this command on a computer where Shoestring is installed in full",
+                f"this copy of Shoestring is incomplete, because a notebook carries only what a session needs: {cause}",
+                hint="do this where Shoestring is installed from a checkout, or from the wheel of one",
             )
         if missing in known and not has_module(missing):
             return problems_as_error([library_of(missing)])
         if importing := _module_being_imported(cause, known):
             return _explained(library_of(importing), cause, missing if missing != importing else "")
     return None
+
+
+def _is_left_out(error: BaseException) -> bool:
+    """Return whether an import has failed in the copy that a notebook carries, for a module that is not in it."""
+    is_own = isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "shoestring"
+    return is_own and find_spec("shoestring.planning.simulator") is None
 
 
 def _explained(library: Package, error: BaseException, missing: str) -> UsageError:

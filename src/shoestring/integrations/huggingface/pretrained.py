@@ -104,7 +104,8 @@ def reading(label: str, *, expected: str = "config.json, model.safetensors or py
         cause = error.message if isinstance(error, CheckpointError) else without_advice(str(error))[:_MOST_CHARACTERS]
         raise UsageError(
             f"{label} cannot be read: {cause}",
-            hint=f"use a folder with {expected}, or the name of such a model on the hub with download=true",
+            hint=f"use a folder with {expected}, or the name of such a model on the hub with download=true; copy or "
+            "download a damaged file again",
         ) from error
     finally:
         logging.set_verbosity(verbosity)

@@ -63,7 +63,11 @@ def adapted(settings: Settings) -> Settings:
     Its weights or states may have scales that cannot be divided, and need less memory whole.
     """
     return settings.replace(
-        optimizer_kernel=None, streamed_blocks=None, sharding="ddp" if divides_weights(settings) else settings.sharding
+        optimizer_kernel=None,
+        streamed_blocks=None,
+        stream_from=None,
+        stream_order=None,
+        sharding="ddp" if divides_weights(settings) else settings.sharding,
     )
 
 

@@ -47,7 +47,7 @@ def measure(loaded: LoadedRecipe, requested: Settings, device: str, *, seconds: 
 
     Raises RunError if the recipe's code fails with every microbatch that was tried.
     """
-    settings = requested.replace(precision=requested.precision or "fp32", checkpointing=requested.checkpointing or "no")
+    settings = requested.replace(precision=requested.precision or "fp32", checkpointing=requested.recomputed)
     largest = loaded.effective_batch
     if not loaded.reference:
         settings = settings.replace(micro_batch=requested.micro_batch or largest)
