@@ -8,7 +8,7 @@ from shoestring.base.settings import Settings
 
 _INTRODUCTION = """
 A setting changes memory, speed or what is saved. It does not change the training result beyond rounding, so the plan
-chooses what is not set: `none` as a default leaves the choice to the plan. [Options](recipes.md) change the training
+chooses what is not set: `auto` leaves the choice to the plan or the session. [Options](recipes.md) change the training
 result, and the plan never chooses them.
 
 A setting is set by `--set KEY=VALUE` on the command line, by the table `[set]` of a
@@ -24,7 +24,7 @@ def page() -> str:
     """Return the page with a section for each setting."""
     documented = attributes(Settings)
     sections = [
-        section(field, documented[name].docstring, level="##") for name, field in config.fields(Settings).items()
+        section(field, documented[name].docstring, level="##") for name, field in Settings.fields().items()
     ]
     return "\n".join([header("Settings").rstrip("\n"), _INTRODUCTION, *sections])
 
@@ -36,7 +36,7 @@ def section(field: config.Field, docstring: str, *, level: str) -> str:
         paragraph(f"{escape(sentence(field.help))} {escape(docstring)}"),
         "",
         f"- Value: {value_text(field)}",
-        f"- Default: {code(config.option_text(field.default))}",
+        f"- Default: {code(field.none if field.default is None else config.option_text(field.default))}",
         "",
     ]
     return "\n".join(lines)
@@ -47,4 +47,4 @@ def value_text(field: config.Field) -> str:
     if not field.choices:
         return field.expected()
     choices = ", ".join(code(choice) for choice in field.choices)
-    return f"one of {choices}" + (" or `none`" if field.optional else "")
+    return f"one of {choices}" + (f" or {code(field.none)}" if field.optional else "")

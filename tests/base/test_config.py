@@ -70,7 +70,7 @@ def test_all_problems_are_reported_with_suggestions():
         "fast=maybe: expected true or false",
         "size=huge: expected one of full, tiny",
         "epochs=7.5: expected an integer",
-        "precision=fp8: expected one of fp32, fp16",
+        "precision=fp8: expected one of fp32, fp16 or none",
     )
 
 

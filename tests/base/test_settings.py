@@ -11,6 +11,17 @@ def test_settings_round_trip_through_json():
     assert Settings.from_json(settings.json()) == settings
 
 
+@pytest.mark.parametrize("word", ["auto", "none", None])
+def test_what_is_left_to_the_plan_is_called_auto(word):
+    assert Settings.from_json({"streamed_blocks": word, "precision": word}) == Settings()
+    with pytest.raises(UsageError) as error:
+        Settings.from_json({"micro_batch": "many", "precision": "fp8", "keep_light": word})
+    micro_batch, precision, keep_light = error.value.problems
+    assert micro_batch == "micro_batch=many: expected an integer or auto"
+    assert precision == "precision=fp8: expected one of fp32, fp16, bf16 or auto"
+    assert keep_light == f"keep_light={word}: expected an integer"
+
+
 def test_unknown_setting_is_refused():
     with pytest.raises(UsageError, match="unknown"):
         Settings.from_json({"microbatch": 3})

@@ -64,7 +64,7 @@ def test_problem_of_a_value_names_the_file(run_command, folder):
     for line in (
         '  - epoch: unknown; did you mean epochs? (in mine.toml: epoch = "3")',
         '  - ema=many: expected a number or none (in mine.toml: ema = "many")',
-        "  - micro_batch=y: expected an integer or none",
+        "  - micro_batch=y: expected an integer or auto",
     ):
         assert line in err.splitlines()
     (folder / "mine.toml").write_text('recipe = "nope"')

@@ -51,7 +51,7 @@ def options(recipe: Mapping[str, Any]) -> Document:
     first.sort(key=lambda option: _FIRST.index(option["name"]))
     settings = [
         {"name": field.name, "default": field.default, "help": field.help, "expected": field.expected()}
-        for field in config.fields(Settings).values()
+        for field in Settings.fields().values()
     ]
     groups: dict[str, Sequence[Mapping[str, Any]]] = {
         "Options to start with": first,

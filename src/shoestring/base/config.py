@@ -29,6 +29,8 @@ class Field:
     help: str
     notes: tuple[Any, ...] = ()
     """What else is annotated after the help."""
+    none: str = "none"
+    """What None is called, beside `none`."""
 
     @property
     def optional(self) -> bool:
@@ -37,13 +39,13 @@ class Field:
     def expected(self) -> str:
         """Describe the values that the field accepts."""
         if self.choices:
-            return "one of " + ", ".join(map(str, self.choices))
+            return f"one of {', '.join(map(str, self.choices))}" + (f" or {self.none}" if self.optional else "")
         names = {int: "an integer", float: "a number", bool: "true or false", str: "text", Path: "a path"}
-        return " or ".join(names.get(kind, "none") for kind in self.types)
+        return " or ".join(names.get(kind, self.none) for kind in self.types)
 
     def read(self, value: object) -> Any:
         """Convert `value` to the field's type, or raise ValueError."""
-        if value is None or (isinstance(value, str) and value.lower() == "none" and self.optional):
+        if value is None or (isinstance(value, str) and value.lower() in ("none", self.none) and self.optional):
             if self.optional:
                 return None
             raise ValueError(self.expected())
@@ -60,8 +62,11 @@ class Field:
         raise ValueError(self.expected())
 
 
-def fields(cls: type, *, only: Iterable[str] | None = None) -> dict[str, Field]:
-    """Return the fields of the dataclass `cls` by name, in the order of their definition; `only` selects some."""
+def fields(cls: type, *, only: Iterable[str] | None = None, none: str = "none") -> dict[str, Field]:
+    """Return the fields of the dataclass `cls` by name, in the order of their definition; `only` selects some.
+
+    `none` is what None is called, beside `none`.
+    """
     hints = get_type_hints(cls, include_extras=True)
     names = None if only is None else set(only)
     result = {}
@@ -70,7 +75,7 @@ def fields(cls: type, *, only: Iterable[str] | None = None) -> dict[str, Field]:
             default = field.default
             if field.default_factory is not dataclasses.MISSING:
                 default = field.default_factory()
-            result[field.name] = _field(field.name, hints[field.name], default)
+            result[field.name] = _field(field.name, hints[field.name], default, none)
     return result
 
 
@@ -135,7 +140,7 @@ def too_small(values: Mapping[str, Any], floors: Mapping[str, float]) -> list[st
     ]
 
 
-def _field(name: str, hint: Any, default: Any) -> Field:
+def _field(name: str, hint: Any, default: Any, none: str) -> Field:
     text, notes = "", []
     if get_origin(hint) is Annotated:
         hint, text, *notes = get_args(hint)
@@ -147,7 +152,15 @@ def _field(name: str, hint: Any, default: Any) -> Field:
             choices += get_args(member)
         else:
             types.append(member)
-    return Field(name=name, types=tuple(types), choices=tuple(choices), default=default, help=text, notes=tuple(notes))
+    return Field(
+        name=name,
+        types=tuple(types),
+        choices=tuple(choices),
+        default=default,
+        help=text,
+        notes=tuple(notes),
+        none=none,
+    )
 
 
 def _is_path(text: str) -> bool:

@@ -140,7 +140,7 @@ class Settings:
     """These checkpoints are saved after the epoch's evaluation and kept besides the newest ones, to evaluate, export or
     continue from. A plan counts their disk space."""
     keep_checkpoints: Annotated[
-        int | None, "number of verified full checkpoints to keep; none: 2, or 1 if the disk has no space for more"
+        int | None, "number of verified full checkpoints to keep; auto: 2, or 1 if the disk has no space for more"
     ] = None
     """With 1, the checkpoint before the newest is deleted once the newest is written and verified. If the disk damages
     that one later, the run begins again."""
@@ -293,5 +293,10 @@ class Settings:
         return dataclasses.asdict(self)
 
     @classmethod
+    def fields(cls) -> dict[str, config.Field]:
+        """Return the fields by name. Without a value, the plan or the session chooses one: that is called `auto`."""
+        return config.fields(cls, none="auto")
+
+    @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Settings":
-        return cls(**config.read(values, config.fields(cls), "settings"))
+        return cls(**config.read(values, cls.fields(), "settings"))

@@ -131,7 +131,7 @@ def _fields(recipe: str | None) -> "dict[str, Field]":
     is_built_in = recipe in built_in_names()
     common = config.fields(Common) | config.fields(FoldOption) | config.fields(Adaptation)
     options = option_fields(find(recipe)) if is_built_in else common
-    return options | config.fields(Settings)
+    return options | Settings.fields()
 
 
 def _values(field: "Field") -> list[str]:

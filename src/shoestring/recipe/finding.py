@@ -144,7 +144,7 @@ def choose(
     if is_hugging_face(reference) and values.get("data") is not None:
         reference, values = as_finetune(reference, values)
     loaded = find(reference)
-    options, settings = option_fields(loaded), config.fields(Settings)
+    options, settings = option_fields(loaded), Settings.fields()
     chosen = config.read(values, {**options, **settings}, f"options or settings of {loaded.name}")
     earlier = {name: value for name, value in BEFORE.items() if name in options}
     chosen = {**(earlier if stored else size_defaults(loaded, chosen)), **chosen}
