@@ -63,7 +63,8 @@ def notes(model: nn.Module, settings: Settings) -> list[str]:
         f"in {bytes_text(slots)} on the device"
     ]
     if settings.stream_order == "block":
-        lines.append("stream_order=block: each copy is used by all microbatches of an update")
+        number = f"up to {settings.stream_group}" if settings.stream_group else "all"
+        lines.append(f"stream_order=block: each copy is used by {number} microbatches of an update")
     is_pageable = any(slot.buffer.is_cuda for slot in streaming.slots) and not all(
         own.buffer.is_pinned() for own in streaming.weights
     )
