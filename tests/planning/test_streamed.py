@@ -353,6 +353,7 @@ def test_a_planned_run_trains_to_the_bits_of_resident_blocks(tmp_path: Path) -> 
     # From the disk copies take most of the time, so both microbatches of an update use each of them.
     assert slow.verdict == "fits" and slow.settings.stream_order == "block" and small.settings.stream_order is None
     assert "(stream_order=block): 1." in slow.facts.notes[0]
+    assert "each copy of a streamed block is used by 10, 5, 3, 2, 1 microbatches" in slow.fallbacks
     assert small.host.parts["streamed weights"] == count * 16 * MIB
     assert small.facts.notes[0].startswith(f"{count} of 8 blocks are streamed from host memory")
 

@@ -285,6 +285,20 @@ def test_gradients_that_overflow_are_not_compared():
     assert notes == [] and stream.copies == 2 + 3 * (2 * 3 + 4 * 2 * 3)  # each update in both orders
 
 
+def test_an_error_of_the_data_is_no_reason():
+    model = Deterministic()
+    streamed(model, 5, "full")
+    order = CheckedBlockOrder(model, partial(stream_of, model), pytest.fail, lambda: 2)
+    strategy = OneProcess(model, torch.optim.SGD(model.parameters()), seed=0, block_order=order)
+
+    def batches():
+        yield from [(torch.randn(3, 6), 3)] * 2
+        raise OSError("of the data")
+
+    with pytest.raises(OSError, match="of the data"):
+        strategy.update(square, 0, [(0, batches())], samples=12, mixed_precision=mixed_precision("fp32", CPU))
+
+
 # The first update has eight losses, in both orders.
 @pytest.mark.parametrize(("error", "first"), [(KeyboardInterrupt, 10), (ValueError, 10), (ValueError, 1)])
 def test_an_error_in_a_loss_reaches_the_caller(error, first):
