@@ -5,7 +5,7 @@
 The models are those of the configurations below, which have the sizes that their authors published; weights are not
 needed. Each is planned for 10,000 rows of 500 tokens, 5 million tokens, with LoRA on 4-bit weights. Its tokens to hide
 copies are those of the smallest microbatch in which a GPU waits for copies for less than 1% of the time, if all blocks
-are streamed. It needs no GPU, and takes some minutes for a model.
+are streamed and each microbatch copies them. It needs no GPU, and takes some minutes for a model.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def configuration(name: str) -> dict[str, Any]:
 def hidden_tokens(tracer: Tracer, loaded: LoadedRecipe, target: Target, plan: Plan) -> int | None:
     """Return the tokens of the smallest microbatch whose computation hides the copies of all blocks."""
     trace = candidate(tracer, loaded, target, plan.settings).trace
-    settings = plan.settings.replace(streamed_blocks=len(trace.block_bytes))
+    settings = plan.settings.replace(streamed_blocks=len(trace.block_bytes), stream_order=None, stream_group=None)
     for size in range(1, LARGEST_MICRO_BATCH + 1):
         seconds = seconds_of(trace, target.device, loaded, settings, micro_batch=size, samples=size)
         if seconds and seconds.parts.get("streaming", 0.0) < HIDDEN * seconds.value:

@@ -233,7 +233,7 @@ def test_where_the_gpu_waits_all_microbatches_of_an_update_use_each_copy() -> No
     assert {settings.stream_order for settings in candidates.evaluated} == {None}
 
 
-@pytest.mark.parametrize(("inputs", "group", "blocks"), [(13, None, 32), (20, 16, 26), (27, 11, 25), (40, 8, 26)])
+@pytest.mark.parametrize(("inputs", "group", "blocks"), [(13, None, 32), (26, 16, 32), (27, 11, 25), (40, 8, 26)])
 def test_the_largest_groups_whose_inputs_fit_use_each_copy(inputs: int, group: int | None, blocks: int) -> None:
     """Of 32 microbatches. With all blocks streamed there are 13.06 GiB for the inputs."""
     pairs = ONE.replace(micro_batch=2)

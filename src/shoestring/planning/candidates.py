@@ -11,10 +11,10 @@ from shoestring.base.errors import TraceError, UsageError
 from shoestring.base.settings import Settings
 from shoestring.hardware.catalog import Device, Target
 from shoestring.hardware.cpu_rates import NOMINAL
-from shoestring.planning.estimate.block_order import group_sizes, in_block_order
+from shoestring.planning.estimate.block_order import group_sizes, in_block_order, lengths_of_groups
 from shoestring.planning.estimate.calibration import Calibration
 from shoestring.planning.estimate.exchange import GATHERS
-from shoestring.planning.estimate.lengths import Updates, VaryingLengths
+from shoestring.planning.estimate.lengths import VaryingLengths
 from shoestring.planning.estimate.memory import Breakdown, memory
 from shoestring.planning.estimate.pipeline import pipeline_seconds
 from shoestring.planning.estimate.time import Seconds, update_seconds
@@ -320,8 +320,8 @@ def memory_of(
             varying = replace(
                 varying,
                 shorter=in_block_order(varying.shorter, groups),
-                likely=_longest(varying.likely, groups[0]),
-                worst=_longest(varying.worst, groups[0]),
+                likely=lengths_of_groups(varying.likely, groups[0]),
+                worst=lengths_of_groups(varying.worst, groups[0]),
             )
     return memory(
         trace,
@@ -337,11 +337,6 @@ def memory_of(
 def _groups(trace: Trace, loaded: LoadedRecipe, settings: Settings, micro_batch: int) -> list[int]:
     """Return how many microbatches each group of an update has with `stream_order=block`."""
     return group_sizes(-(-rows_per_shard(loaded, trace.facts, settings) // micro_batch), settings.stream_group)
-
-
-def _longest(updates: Updates, group: int) -> Updates:
-    """Return the longest of the microbatches of each group, whose memory all of them have at once."""
-    return [[max(lengths[start : start + group]) for start in range(0, len(lengths), group)] for lengths in updates]
 
 
 def memory_of_parts(

@@ -6,7 +6,12 @@ from typing import Any
 import pytest
 
 from shoestring.base.units import MIB
-from shoestring.planning.estimate.block_order import can_change_order, group_sizes, in_block_order
+from shoestring.planning.estimate.block_order import (
+    can_change_order,
+    group_sizes,
+    in_block_order,
+    lengths_of_groups,
+)
 from shoestring.planning.estimate.phases import peak_tensor_bytes
 from shoestring.planning.estimate.requests import accumulate_in_place
 from shoestring.planning.trace.record import Alloc, BlockUse, Event, Free, Phase, Trace
@@ -105,6 +110,7 @@ def test_every_storage_is_freed_once(groups: list[int]) -> None:
 def test_groups_of_an_update() -> None:
     assert group_sizes(16, None) == [16] == group_sizes(16, 20)
     assert group_sizes(16, 6) == [6, 6, 4] and group_sizes(16, 5) == [5, 5, 5, 1]
+    assert lengths_of_groups([[0.5, 0.75, 1, 0.25, 0.125], [0.5, 0.25]], 2) == [[0.75, 1, 0.125], [0.5]]
 
 
 @pytest.mark.parametrize(

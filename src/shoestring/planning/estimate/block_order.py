@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 
+from shoestring.planning.estimate.lengths import Updates
 from shoestring.planning.estimate.requests import accumulate_in_place
 from shoestring.planning.trace.record import Alloc, Event, Free, Op, Phase, Storage, Trace
 
@@ -39,6 +40,11 @@ def group_sizes(microbatches: int, group: int | None) -> list[int]:
     """Return how many microbatches each group of an update has; a `group` of None has all of them."""
     size = group or microbatches
     return [min(size, microbatches - start) for start in range(0, microbatches, size)]
+
+
+def lengths_of_groups(updates: Updates, group: int) -> Updates:
+    """Return the longest of the microbatches of each group, whose memory all of them have at once."""
+    return [[max(lengths[start : start + group]) for start in range(0, len(lengths), group)] for lengths in updates]
 
 
 def in_block_order(trace: Trace, groups: Sequence[int]) -> Trace:
