@@ -55,7 +55,7 @@ class _Order(NamedTuple):
     peak_bytes: int = 0
     high_bytes: int = 0
 
-    def of(self, settings: Settings, rows: int) -> Settings | None:
+    def applied_to(self, settings: Settings, rows: int) -> Settings | None:
         """Return the settings in this order for updates of so many `rows`; None if they have too few microbatches."""
         if self.groups is None:
             return settings
@@ -190,18 +190,18 @@ def _with_block_order(
 
 def _in_block_order(candidates: Candidates, usual: Candidate) -> Iterator[Candidate]:
     """Yield the candidate in the other order, with more and more groups of microbatches until it fits."""
-    room = candidates.target.device.memory_bytes - usual.memory.peak_bytes
-    for order in islice(_block_orders(candidates, usual, room), MOST_TRACES):
-        if settings := order.of(usual.settings, _rows(candidates, usual.settings)):
+    free_bytes = candidates.target.device.memory_bytes - usual.memory.peak_bytes
+    for order in islice(_block_orders(candidates, usual, free_bytes), MOST_TRACES):
+        if settings := order.applied_to(usual.settings, _rows(candidates, usual.settings)):
             changed = candidates.evaluate(settings)
             yield changed
             if changed.fits:
                 return
 
 
-def _block_orders(candidates: Candidates, usual: Candidate, room: float) -> Iterator[_Order]:
+def _block_orders(candidates: Candidates, usual: Candidate, free_bytes: float) -> Iterator[_Order]:
     """Yield the orders in which several microbatches use each copy, the fewest groups first, whose memory is expected
-    to take no more than the `room` beside that of a candidate in the `usual` order.
+    to exceed that of a candidate in the `usual` order by no more than `free_bytes`.
     """
     microbatches = -(-_rows(candidates, usual.settings) // usual.trace.micro_batch)
     groups, group = 1, microbatches
@@ -213,11 +213,11 @@ def _block_orders(candidates: Candidates, usual: Candidate, room: float) -> Iter
             high_bytes=memory.high_bytes - usual.memory.high_bytes,
         )
         smaller = group - 1
-        if order.peak_bytes <= room:
+        if order.peak_bytes <= free_bytes:
             yield order
         elif groups == 1:
             # Each microbatch but one takes about as much, so most sizes of groups need not be tried.
-            smaller = min(smaller, 1 + int(smaller * max(room, 0) / max(order.peak_bytes, 1)))
+            smaller = min(smaller, 1 + int(smaller * max(free_bytes, 0) / max(order.peak_bytes, 1)))
         groups = -(-microbatches // smaller)
         group = -(-microbatches // groups)
 
@@ -282,7 +282,7 @@ def _by_prediction(candidates: Candidates, layout: Settings, resident: Candidate
     of_size = {
         size: changed
         for size in sizes
-        if (changed := order.of(resident.settings.replace(micro_batch=size, streamed_blocks=blocks), rows))
+        if (changed := order.applied_to(resident.settings.replace(micro_batch=size, streamed_blocks=blocks), rows))
     }
     counts = {size: count for size in of_size if (count := _fewest(candidates, resident, size, order))}
     counts = counts or {sizes[0]: blocks}
