@@ -5,7 +5,7 @@
 The models are those of the configurations below, which have the sizes that their authors published; weights are not
 needed. Each is planned for 10,000 rows of 500 tokens, 5 million tokens, with LoRA on 4-bit weights. Its tokens to hide
 copies are those of the smallest microbatch in which a GPU waits for copies for less than 1% of the time, if all blocks
-are streamed. It needs no GPU, and takes some minutes for a model.
+are streamed and each microbatch copies them. It needs no GPU, and takes some minutes for a model.
 """
 
 from __future__ import annotations
@@ -74,7 +74,12 @@ MACHINES: tuple[tuple[str, str | None, Mapping[str, Any]], ...] = (
     ("rtx3060", "16GB", {}),
     ("rtx4090", "64GB", {}),
 )
-"""Targets, their host memory where no platform tells it, and settings that are fixed."""
+"""Targets, their host memory where no platform tells it, and options and settings that are fixed."""
+
+SMALLER_UPDATES: Mapping[str, tuple[str, str | None, Mapping[str, Any]]] = {
+    "Qwen2.5-32B": ("rtx3060", "16GB", {"effective_batch": 8}),
+}
+"""A machine on which a model is planned with fewer rows in an update too."""
 
 
 def configuration(name: str) -> dict[str, Any]:
@@ -96,7 +101,7 @@ def configuration(name: str) -> dict[str, Any]:
 def hidden_tokens(tracer: Tracer, loaded: LoadedRecipe, target: Target, plan: Plan) -> int | None:
     """Return the tokens of the smallest microbatch whose computation hides the copies of all blocks."""
     trace = candidate(tracer, loaded, target, plan.settings).trace
-    settings = plan.settings.replace(streamed_blocks=len(trace.block_bytes))
+    settings = plan.settings.replace(streamed_blocks=len(trace.block_bytes), stream_order=None, stream_group=None)
     for size in range(1, LARGEST_MICRO_BATCH + 1):
         seconds = seconds_of(trace, target.device, loaded, settings, micro_batch=size, samples=size)
         if seconds and seconds.parts.get("streaming", 0.0) < HIDDEN * seconds.value:
@@ -113,6 +118,7 @@ def row(name: str, target: Target, plan: Plan, hidden: int | None, seconds: floa
         "model": name,
         "target": target.name,
         "ram_bytes": target.platform.ram_bytes if target.platform else None,
+        "rows_of_update": effective_batch(plan),
         "verdict": plan.verdict,
         "exceeded": [limit.name for limit in plan.limits if not limit.holds],
         "settings": {
@@ -125,6 +131,7 @@ def row(name: str, target: Target, plan: Plan, hidden: int | None, seconds: floa
                 "streamed_blocks",
                 "stream_from",
                 "stream_order",
+                "stream_group",
             )
         },
         "blocks": trace_blocks,
@@ -152,17 +159,17 @@ def plans(name: str) -> Iterator[dict[str, Any]]:
     """Yield the rows of a model; of a plan that is not possible, its error."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as tracers:
         (Path(folder) / "config.json").write_text(json.dumps(configuration(name)), encoding="utf-8")
-        by_weights: dict[object, Tracer] = {}
-        for machine, ram, fixed in MACHINES:
+        opened: dict[object, Tracer] = {}
+        for machine, ram, fixed in machines(name):
             target = targets.with_limits(targets.find(machine), ram_bytes=parse_bytes(ram) if ram else None)
             loaded, requested = choose_for_plan("finetune", {"model": folder, **OPTIONS, **fixed})
             loaded = with_weight_type(loaded, target, requested)
-            weights = loaded.options.get("weights")
+            options = loaded.options.get("weights"), loaded.effective_batch
             started = time.monotonic()
             try:
-                if weights not in by_weights:
-                    by_weights[weights] = tracers.enter_context(Tracer(loaded))
-                tracer = by_weights[weights]
+                if options not in opened:
+                    opened[options] = tracers.enter_context(Tracer(loaded))
+                tracer = opened[options]
                 plan = _plan(tracer, loaded, target, requested)
                 seconds = time.monotonic() - started
                 hidden = hidden_tokens(tracer, loaded, target, plan) if plan.settings.sharding != "zero3" else None
@@ -174,6 +181,10 @@ def plans(name: str) -> Iterator[dict[str, Any]]:
 
 def _plan(tracer: Tracer, loaded: LoadedRecipe, target: Target, requested: Settings) -> Plan:
     return plan_with(tracer, loaded, target, requested, thorough=False, usd_per_hour=None, calibration=None)
+
+
+def machines(name: str) -> list[tuple[str, str | None, Mapping[str, Any]]]:
+    return [*MACHINES, *([SMALLER_UPDATES[name]] if name in SMALLER_UPDATES else ())]
 
 
 def main() -> None:

@@ -4,6 +4,8 @@ from benchmarks.lab.memory.streaming import ALLOWED, error
 from benchmarks.tables.markdown import Row, percent, read_result, table
 
 _GIB = 2**30
+_ROWS = 16
+"""The default number of rows in an update, which earlier results do not tell."""
 _MACHINES = {
     "kaggle-t4": "one T4, Kaggle",
     "kaggle-t4x2": "two T4s, Kaggle",
@@ -15,13 +17,25 @@ _MACHINES = {
 
 def plans() -> str:
     """A row for each model and machine."""
-    head = ("model", "machine", "fits", "streamed", "microbatch", "GPU memory", "host memory", "tokens/s", "hours")
+    head = ("model", "machine", "fits", "streamed", "microbatch", "per copy", "GPU memory", "host memory", "tokens/s")
     rows = [[row["model"], _machine(row), *_costs(row)] for row in _rows()]
-    return table((*head, "waiting", "hidden from"), rows)
+    return table((*head, "hours", "waiting", "hidden from"), rows)
 
 
 def _machine(row: Row) -> str:
-    return _MACHINES[row["target"]] + {"zero3": ", FSDP", "pipeline": ", divided"}.get(row["settings"]["sharding"], "")
+    rows = row.get("rows_of_update", _ROWS)
+    text = _MACHINES[row["target"]] + {"zero3": ", FSDP", "pipeline": ", divided"}.get(row["settings"]["sharding"], "")
+    return text if rows == _ROWS else f"{text}, {rows} rows an update"
+
+
+def _per_copy(row: Row) -> str:
+    """Return how many microbatches use each copy of a streamed block."""
+    settings = row["settings"]
+    if not settings["streamed_blocks"]:
+        return "-"
+    if settings.get("stream_order") != "block":
+        return "1"
+    return str(settings.get("stream_group") or -(-row["rows_of_update"] // settings["micro_batch"]))
 
 
 def _rows() -> list[Row]:
@@ -47,7 +61,7 @@ def _costs(row: Row) -> list[str]:
     memory = f"{row['peak_bytes'] / _GIB:.1f} of {row['capacity_bytes'] / _GIB:.1f} GiB"
     host = f"{row['host_bytes'] / _GIB:.1f} of {row['ram_bytes'] / _GIB:.1f} GiB"
     hidden = f"{row['hidden_tokens']:,} tokens" if row["hidden_tokens"] else "-"
-    return [reason, streamed, str(settings["micro_batch"]), memory, host, *times, hidden]
+    return [reason, streamed, str(settings["micro_batch"]), _per_copy(row), memory, host, *times, hidden]
 
 
 def overlap() -> str:

@@ -168,13 +168,19 @@ def test_the_microbatch_of_blocks_from_the_disk_is_chosen_at_the_rate_of_the_dis
 
 
 class Waiting(Streamable):
-    """The device waits 10 ms for each copy of a block, and has the inputs of all microbatches if it is used by all."""
+    """The device waits 10 ms for each copy of a block, and has the inputs of all microbatches that use a copy."""
 
     def __init__(self, *, inputs: float = 2.0, random: bool = False, seconds: float = 0.01, **values: Any) -> None:
         super().__init__(**values)
         of_microbatch = self.bytes_of
         self.inputs, self.random, self.copy_seconds = round(inputs * GIB), random, seconds
-        self.bytes_of = lambda settings: of_microbatch(settings) + self.inputs * (settings.stream_order == "block")
+        self.bytes_of = lambda settings: of_microbatch(settings) + self.inputs_of(settings)
+
+    def inputs_of(self, settings: Settings) -> int:
+        if settings.stream_order != "block":
+            return 0
+        samples = self.loaded.effective_batch
+        return self.inputs * min(samples, (settings.stream_group or samples) * (settings.micro_batch or 1)) // samples
 
     def evaluate(self, settings: Settings) -> Candidate:
         candidate = super().evaluate(settings)
@@ -192,15 +198,18 @@ class Waiting(Streamable):
 
     def waiting(self, settings: Settings) -> float:
         microbatches = -(-self.loaded.effective_batch // (settings.micro_batch or 1))
-        copies = 1 if settings.stream_order == "block" else microbatches / (settings.gpus or 1)
+        copies = microbatches / (settings.gpus or 1)
+        if settings.stream_order == "block":
+            copies = -(-microbatches // (settings.stream_group or microbatches))
         return self.copy_seconds * (settings.streamed_blocks or 0) * copies
 
     def seconds_at(self, candidate: Candidate, micro_batch: int, **changes: Any) -> float:
         return 1 + self.waiting(candidate.settings.replace(micro_batch=micro_batch, **changes))
 
-    def memory_in_block_order(self, candidate: Candidate) -> Any:
-        memory = candidate.memory
-        return SimpleNamespace(peak_bytes=memory.peak_bytes + self.inputs, high_bytes=memory.high_bytes + self.inputs)
+    def memory_in_block_order(self, candidate: Candidate, group: int | None) -> Any:
+        memory, changes = candidate.memory, {"stream_order": "block", "stream_group": group, "streamed_blocks": BLOCKS}
+        inputs = self.inputs_of(candidate.settings.replace(**changes))
+        return SimpleNamespace(peak_bytes=memory.peak_bytes + inputs, high_bytes=memory.high_bytes + inputs)
 
 
 def fastest(candidates: Streamable, *layouts: Settings) -> Settings:
@@ -218,10 +227,20 @@ def test_where_the_gpu_waits_all_microbatches_of_an_update_use_each_copy() -> No
     assert order_of(fastest(Waiting(), usual)) == (22, 16, "microbatch")
     # In the other one an update copies as many blocks for each microbatch, and the fewest for the smallest: 10.
     assert order_of(fastest(Waiting(), ONE)) == (1, 10, "block")
-    # Without the memory for the inputs there is no trace in that order.
-    candidates = Waiting(inputs=20)
+    # Without the memory for the inputs of two microbatches there is no trace in that order.
+    candidates = Waiting(inputs=20 * 32)
     assert order_of(fastest(candidates, ONE)) == (22, 16, None)
     assert {settings.stream_order for settings in candidates.evaluated} == {None}
+
+
+@pytest.mark.parametrize(("inputs", "group", "blocks"), [(13, None, 32), (26, 16, 32), (27, 11, 25), (40, 8, 26)])
+def test_the_largest_groups_whose_inputs_fit_use_each_copy(inputs: int, group: int | None, blocks: int) -> None:
+    """Of 32 microbatches. With all blocks streamed there are 13.06 GiB for the inputs."""
+    pairs = ONE.replace(micro_batch=2)
+    settings = fastest(Waiting(inputs=inputs), pairs)
+    assert (settings.stream_group, *order_of(settings)) == (group, 2, blocks, "block")
+    # With a given number of blocks too.
+    assert fastest(Waiting(inputs=inputs), pairs.replace(streamed_blocks=32)).stream_group == group
 
 
 def test_the_order_of_blocks_from_the_disk() -> None:
@@ -273,6 +292,9 @@ def test_the_note_says_what_the_order_gains() -> None:
         "after the other"
     )
     assert "stream_order" not in next(streaming_notes([usual, chosen, resident], T4))
+    in_groups = candidates.evaluate(chosen.settings.replace(stream_group=16))
+    (note,) = streaming_notes([in_groups, usual, resident], T4)
+    assert "each copy serves 16 microbatches of an update (stream_order=block, stream_group=16): 1." in note
 
 
 def test_the_note_compares_with_a_card_that_all_fit_on() -> None:
@@ -331,6 +353,7 @@ def test_a_planned_run_trains_to_the_bits_of_resident_blocks(tmp_path: Path) -> 
     # From the disk copies take most of the time, so both microbatches of an update use each of them.
     assert slow.verdict == "fits" and slow.settings.stream_order == "block" and small.settings.stream_order is None
     assert "(stream_order=block): 1." in slow.facts.notes[0]
+    assert "each copy of a streamed block is used by 10, 5, 3, 2, 1 microbatches" in slow.fallbacks
     assert small.host.parts["streamed weights"] == count * 16 * MIB
     assert small.facts.notes[0].startswith(f"{count} of 8 blocks are streamed from host memory")
 

@@ -16,7 +16,7 @@ from shoestring.techniques.fallbacks import (
     next_step,
 )  # fmt: skip
 
-LIMITS = Limits(least_micro_batch=2, blocks=3, batched_step=True, streamable=3)
+LIMITS = Limits(least_micro_batch=2, blocks=3, batched_step=True, streamable=3, sharing=4)
 
 
 @pytest.mark.parametrize(
@@ -43,17 +43,19 @@ def test_each_phase_applies_its_fallbacks_in_order():
 
 def test_descriptions_list_the_fallbacks(monkeypatch):
     settings = Settings(micro_batch=8, checkpointing="no", optimizer_kernel="fused")
-    assert descriptions(settings, LIMITS)[:-1] == [
+    limits = replace(LIMITS, sharing=0)
+    assert descriptions(settings, limits)[:-1] == [
         "micro_batch is reduced to 4, 2",
         "the activations of all 3 blocks are recomputed in backward",
         "if the optimizer step runs out of memory, the optimizer updates one tensor at a time",
     ]
-    assert descriptions(settings.replace(streamed_blocks=1), LIMITS)[:2] == [
+    assert descriptions(settings.replace(streamed_blocks=1), replace(LIMITS, sharing=5))[:3] == [
         "2, 3 of 3 blocks are streamed",
         "micro_batch is reduced to 4, 2",
+        "each copy of a streamed block is used by 3, 2, 1 microbatches",
     ]
     assert (
-        len(descriptions(settings.replace(micro_batch=2, checkpointing="full", optimizer_kernel="for-loop"), LIMITS))
+        len(descriptions(settings.replace(micro_batch=2, checkpointing="full", optimizer_kernel="for-loop"), limits))
         == 1
     )
     monkeypatch.setitem(FALLBACKS, "update", (RECOMPUTE_BLOCKS, SMALLER_MICRO_BATCH))
@@ -65,9 +67,10 @@ SIZES = Sizes.from_settings(Settings(micro_batch=8))
 
 
 def test_saved_sizes_are_restored_under_the_same_settings():
-    saved = {**SIZES.json(), "micro_batch": 2, "evaluation_batch": 4, "checkpointing": "full"}
+    saved = {**SIZES.json(), "micro_batch": 2, "evaluation_batch": 4, "checkpointing": "full", "stream_group": 3}
     sizes = SIZES.resumed(saved)
     assert (sizes.micro_batch, sizes.evaluation_batch, sizes.checkpointing) == (2, 4, "full")
+    assert (sizes.stream_group, replace(SIZES, stream_group=2).resumed(saved).stream_group) == (3, 2)
 
 
 @pytest.mark.parametrize(

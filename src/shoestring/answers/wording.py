@@ -96,7 +96,7 @@ def notable_settings(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
     shared = ("gpus", "sharding", "logical_shards")
     names = (
         *(*shared, "checkpointing", "optimizer_kernel", "memory_format", "offload"),
-        *("streamed_blocks", "stream_order", "allocator", "cudnn_benchmark", "tf32"),
+        *("streamed_blocks", "stream_order", "stream_group", "allocator", "cudnn_benchmark", "tf32"),
     )
     changed = [(name, settings[name]) for name in names if settings.get(name) not in (None, plain[name])]
     return [("micro_batch", settings["micro_batch"]), ("precision", settings["precision"]), *changed]

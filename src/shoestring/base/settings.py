@@ -63,6 +63,13 @@ class Settings:
     """With `block` an update copies each streamed block twice, however many microbatches it has. The inputs of the
     blocks are stored for all of its microbatches. Both give the same bits; where that is not so, such as with dropout,
     it is noticed, and a session uses `microbatch`. It needs `checkpointing=full` and one process."""
+    stream_group: Annotated[
+        int | None,
+        "with stream_order=block, the number of microbatches of an update that use each copy; by default all of them",
+    ] = None
+    """The groups follow one another, and each copies every streamed block twice. The inputs of the blocks are stored
+    for the microbatches of one group, so smaller groups need less memory and more copies. Every number gives the same
+    bits. A plan that chooses the order takes the largest groups that fit."""
     gpus: Annotated[
         int | None,
         "processes that train together, each on a GPU of its own: 1, 2, 4, ...; without a GPU they use the CPU",
@@ -161,6 +168,7 @@ class Settings:
             "gpus": 1,
             "logical_shards": 1,
             "streamed_blocks": 0,
+            "stream_group": 2,
             "workers": 0,
             "save_every_updates": 1,
             "save_every_seconds": 0,
@@ -208,7 +216,12 @@ class Settings:
     def _order_problems(self) -> list[str]:
         setting = "stream_order=block"
         if self.stream_order != "block":
-            return []
+            if self.stream_group is None:
+                return []
+            return [
+                f"stream_group={self.stream_group}: without {setting} each microbatch has copies of its own; set "
+                f"{setting}, or leave out stream_group"
+            ]
         problems = []
         if not self.streamed_blocks:
             problems.append(f"{setting}: no blocks are streamed; set streamed_blocks or stream_order=microbatch")

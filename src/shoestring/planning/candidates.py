@@ -11,10 +11,10 @@ from shoestring.base.errors import TraceError, UsageError
 from shoestring.base.settings import Settings
 from shoestring.hardware.catalog import Device, Target
 from shoestring.hardware.cpu_rates import NOMINAL
-from shoestring.planning.estimate.block_order import in_block_order
+from shoestring.planning.estimate.block_order import group_sizes, in_block_order, lengths_of_groups
 from shoestring.planning.estimate.calibration import Calibration
 from shoestring.planning.estimate.exchange import GATHERS
-from shoestring.planning.estimate.lengths import Updates, VaryingLengths
+from shoestring.planning.estimate.lengths import VaryingLengths
 from shoestring.planning.estimate.memory import Breakdown, memory
 from shoestring.planning.estimate.pipeline import pipeline_seconds
 from shoestring.planning.estimate.time import Seconds, update_seconds
@@ -37,6 +37,7 @@ UNTRACED = {
             "tf32",
             "stream_from",
             "stream_order",
+            "stream_group",
             "workers",
             "stage",
             "save",
@@ -189,13 +190,14 @@ class Candidates:
             return candidate.comparable_seconds
         return self.seconds_of(candidate.trace, candidate.settings.replace(**changes), micro_batch)
 
-    def memory_in_block_order(self, candidate: Candidate) -> Breakdown:
-        """Return the memory of a candidate without streamed blocks if all microbatches of an update ran each block
-        before the next one, as with `stream_order=block`.
+    def memory_in_block_order(self, candidate: Candidate, group: int | None) -> Breakdown:
+        """Return the memory of a candidate in the usual order if a `group` of microbatches, or all of an update, ran
+        each block before the next one, as with `stream_order=block`.
         """
         settings = candidate.settings.replace(
             streamed_blocks=len(candidate.trace.block_bytes),
             stream_order="block",
+            stream_group=group,
             micro_batch=candidate.trace.micro_batch,
         )
         return memory_of(candidate.trace, self.loaded, self.target, settings)
@@ -312,14 +314,14 @@ def memory_of(
     if trace.second:
         return max(memory_of_parts(trace, loaded, target, settings), key=lambda part: part.high_bytes)
     if settings.stream_order == "block":
-        microbatches = -(-rows_per_shard(loaded, trace.facts, settings) // trace.micro_batch)
-        trace = in_block_order(trace, microbatches)
+        groups = _groups(trace, loaded, settings, trace.micro_batch)
+        trace = in_block_order(trace, groups)
         if varying:
             varying = replace(
                 varying,
-                shorter=in_block_order(varying.shorter, microbatches),
-                likely=_longest(varying.likely),
-                worst=_longest(varying.worst),
+                shorter=in_block_order(varying.shorter, groups),
+                likely=lengths_of_groups(varying.likely, groups[0]),
+                worst=lengths_of_groups(varying.worst, groups[0]),
             )
     return memory(
         trace,
@@ -332,9 +334,9 @@ def memory_of(
     )
 
 
-def _longest(updates: Updates) -> Updates:
-    """Return the longest of the microbatches of each update, whose memory all of them have at once."""
-    return [[max(lengths)] for lengths in updates]
+def _groups(trace: Trace, loaded: LoadedRecipe, settings: Settings, micro_batch: int) -> list[int]:
+    """Return how many microbatches each group of an update has with `stream_order=block`."""
+    return group_sizes(-(-rows_per_shard(loaded, trace.facts, settings) // micro_batch), settings.stream_group)
 
 
 def memory_of_parts(
@@ -401,7 +403,7 @@ def seconds_of(
         torch_ddp=uses_torch_ddp(loaded, settings),
         by_library=loaded.parts.learning.trainer is not None or loaded.parts.learning.other_loop,
         stream_from=settings.stream_from or "host",
-        in_block_order=settings.stream_order == "block",
+        passes=len(_groups(trace, loaded, settings, size)) if settings.stream_order == "block" else None,
     )
     if trace.second is None:
         return estimate(trace, streamed_blocks=settings.streamed_blocks)

@@ -24,6 +24,7 @@ from shoestring.planning.gpus import divisor_reasons, layouts, search
 from shoestring.planning.job import work_of
 from shoestring.planning.light_weights import disk_reasons, fitting_files
 from shoestring.planning.limits import Limit, binding, limits
+from shoestring.planning.load import rows_per_shard
 from shoestring.planning.memory_format import memory_format_reasons
 from shoestring.planning.phases import Phase
 from shoestring.planning.plan import Plan, Verdict
@@ -188,17 +189,20 @@ def _image(loaded: LoadedRecipe, target: Target) -> ImageAnswer | None:
 
 def _fallback_limits(loaded: LoadedRecipe, chosen: Candidate, facts: Facts, target: Target) -> fallbacks.Limits:
     settings = chosen.settings
+    least = fallbacks.least_micro_batch(
+        batch_norm=facts.batch_norm, whole_batch=settings.micro_batch if loaded.parts.learning.whole_batch else None
+    )
     # By default torch's optimizers process many tensors at once on a GPU and one tensor at a time on a CPU.
     batched_by_default = settings.optimizer_kernel is None and target.device.kind == "cuda"
     return fallbacks.Limits(
-        least_micro_batch=fallbacks.least_micro_batch(
-            batch_norm=facts.batch_norm, whole_batch=settings.micro_batch if loaded.parts.learning.whole_batch else None
-        ),
+        least_micro_batch=least,
         blocks=facts.blocks,
         # A library's trainer has its own optimizer.
         batched_step=loaded.parts.learning.trainer is None
         and (batched_by_default or settings.optimizer_kernel in ("foreach", "fused")),
         streamable=0 if settings.is_pipeline else sum(map(bool, chosen.trace.block_bytes)),
+        # That of the smallest microbatches, which come before smaller groups.
+        sharing=-(-rows_per_shard(loaded, facts, settings) // least) if settings.stream_order == "block" else 0,
     )
 
 

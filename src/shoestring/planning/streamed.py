@@ -8,13 +8,15 @@ Each streamed block saves its frozen weights, and the time of the copies follows
 microbatch are the fastest, and only these are traced. Streaming changes nothing that is learnt.
 
 Where the GPU waits for the copies, the other order of microbatches and blocks is tried (`stream_order=block`), with the
-same traces: it copies less, for the memory that the inputs of all microbatches take.
+same traces: it copies less, for the memory that the inputs of all microbatches take. Where those of all do not fit, the
+update is divided into as few groups of microbatches as fit, which are as equal as possible.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from itertools import islice
+from typing import NamedTuple
 
 from shoestring.base.settings import Settings
 from shoestring.base.units import bytes_text
@@ -23,6 +25,7 @@ from shoestring.planning.candidates import Candidate, Candidates
 from shoestring.planning.costs import planned_disk, planned_host
 from shoestring.planning.estimate.block_order import can_change_order
 from shoestring.planning.estimate.streaming import host_bytes, saved_bytes
+from shoestring.planning.load import rows_per_shard
 from shoestring.planning.micro_batch import LONG_TRACE_EVENTS, MIN_SPEEDUP, predict_bytes
 from shoestring.planning.search import micro_batch_sizes, rank, smallest
 from shoestring.planning.shares import gpus_of, shards_per_gpu
@@ -41,17 +44,27 @@ _WORTHWHILE = 0.02
 """The share of an update in which the device waits for copies from which on fewer streamed blocks are looked for."""
 
 
-Order: TypeAlias = Literal["microbatch", "block"] | None
+class _Order(NamedTuple):
+    """An order of microbatches and blocks, and what it needs beside the memory of one microbatch.
 
-
-class _Additional(NamedTuple):
-    """What an update needs beside the memory of one microbatch, where all its microbatches use each copy.
-
-    It is the same for each microbatch, since an update has as many samples.
+    That is the same for each microbatch, since a group has as many samples.
     """
 
+    groups: int | None = None
+    """The number of groups of microbatches that use each copy; None: each microbatch has copies of its own."""
     peak_bytes: int = 0
     high_bytes: int = 0
+
+    def applied_to(self, settings: Settings, rows: int) -> Settings | None:
+        """Return the settings in this order for updates of so many `rows`; None if they have too few microbatches."""
+        if self.groups is None:
+            return settings
+        settings = settings.replace(stream_order="block")
+        if self.groups == 1:
+            return settings
+        microbatches = -(-rows // (settings.micro_batch or 1))
+        group = -(-microbatches // self.groups)
+        return settings.replace(stream_group=group) if group > 1 else None
 
 
 def candidates_with_streaming(
@@ -69,8 +82,8 @@ def candidates_with_streaming(
     If the number of streamed blocks is given, their traces in `pool` are priced in the other order too.
     """
     if layouts[0].streamed_blocks and _can_stream(candidates):
-        may_gain = [item.settings for item in pool if item.fits and _waits(item) and _may_change_order(item)]
-        return [candidates.evaluate(settings.replace(stream_order="block")) for settings in may_gain]
+        may_gain = [item for item in pool if item.fits and _waits(item) and _may_change_order(item)]
+        return [changed for item in may_gain for changed in _in_block_order(candidates, item)]
     whole = [item for item in pool if item.settings.sharding in WHOLE]
     can_stream = any(len(item.trace.block_bytes) > SLOTS for item in whole)
     if not can_stream or not _is_open(candidates, layouts[0]) or any(item.fits for item in whole):
@@ -116,7 +129,10 @@ def _order_note(chosen: Candidate, ranked: Sequence[Candidate]) -> str:
     """Return what the order of the blocks gains, as the end of a sentence; nothing in the usual order."""
     if chosen.settings.stream_order != "block":
         return ""
+    group = chosen.settings.stream_group
     text = "; each copy serves all microbatches of an update (stream_order=block)"
+    if group:
+        text = f"; each copy serves {group} microbatches of an update (stream_order=block, stream_group={group})"
     usual = [item for item in ranked if item.fits and item.settings.stream_order != "block" and item.time]
     if not usual or not chosen.time:
         return text
@@ -172,6 +188,44 @@ def _with_block_order(
     return [item for item in changed if item.fits and can_change_order(item.trace) and _has_disk(item, candidates)]
 
 
+def _in_block_order(candidates: Candidates, usual: Candidate) -> Iterator[Candidate]:
+    """Yield the candidate in the other order, with more and more groups of microbatches until it fits."""
+    free_bytes = candidates.target.device.memory_bytes - usual.memory.peak_bytes
+    for order in islice(_block_orders(candidates, usual, free_bytes), MOST_TRACES):
+        if settings := order.applied_to(usual.settings, _rows(candidates, usual.settings)):
+            changed = candidates.evaluate(settings)
+            yield changed
+            if changed.fits:
+                return
+
+
+def _block_orders(candidates: Candidates, usual: Candidate, free_bytes: float) -> Iterator[_Order]:
+    """Yield the orders in which several microbatches use each copy, the fewest groups first, whose memory is expected
+    to exceed that of a candidate in the `usual` order by no more than `free_bytes`.
+    """
+    microbatches = -(-_rows(candidates, usual.settings) // usual.trace.micro_batch)
+    groups, group = 1, microbatches
+    while group > 1:
+        memory = candidates.memory_in_block_order(usual, None if groups == 1 else group)
+        order = _Order(
+            groups=groups,
+            peak_bytes=memory.peak_bytes - usual.memory.peak_bytes,
+            high_bytes=memory.high_bytes - usual.memory.high_bytes,
+        )
+        smaller = group - 1
+        if order.peak_bytes <= free_bytes:
+            yield order
+        elif groups == 1:
+            # Each microbatch but one takes about as much, so most sizes of groups need not be tried.
+            smaller = min(smaller, 1 + int(smaller * max(free_bytes, 0) / max(order.peak_bytes, 1)))
+        groups = -(-microbatches // smaller)
+        group = -(-microbatches // groups)
+
+
+def _rows(candidates: Candidates, settings: Settings) -> int:
+    return rows_per_shard(candidates.loaded, candidates.tracer.facts, settings)
+
+
 def _has_disk(candidate: Candidate, candidates: Candidates) -> bool:
     adapters = bool(candidates.loaded.options.get("lora_r"))
     disk = planned_disk(candidate, candidates.target, adapters=adapters)
@@ -202,64 +256,67 @@ def _streamed(candidates: Candidates, layout: Settings, *, in_block_order: bool 
         return []
     if in_block_order and not _may_change_order(resident):
         return []
-    order, additional = layout.stream_order, _Additional()
+    orders: Iterator[_Order] = iter([_Order()])
     if in_block_order:
-        order, memory = "block", candidates.memory_in_block_order(resident)
-        additional = _Additional(
-            memory.peak_bytes - resident.memory.peak_bytes,
-            memory.high_bytes - resident.memory.high_bytes,
-        )
+        blocks = resident.trace.block_bytes
+        capacity = candidates.target.device.memory_bytes + saved_bytes(blocks, len(blocks))
+        orders = _block_orders(candidates, resident, capacity - resident.memory.peak_bytes)
     traced: list[Candidate] = []
-    for size, count in _by_prediction(candidates, layout, resident, order, additional):
-        settings = resident.settings.replace(micro_batch=size, streamed_blocks=count, stream_order=order)
-        for candidate in _enough(candidates, settings, count):
-            traced.append(candidate)
-            if candidate.fits:
-                return [*traced, *_fewer(candidates, resident, candidate, additional)]
-            if len(traced) >= MOST_TRACES:
-                break
-        if len(traced) >= MOST_TRACES:
-            break
+    for order in orders:
+        for settings in _by_prediction(candidates, layout, resident, order):
+            for candidate in _enough(candidates, settings):
+                traced.append(candidate)
+                if candidate.fits:
+                    return [*traced, *_fewer(candidates, resident, candidate, order)]
+                if len(traced) >= MOST_TRACES:
+                    return traced
     return traced
 
 
-def _by_prediction(
-    candidates: Candidates, layout: Settings, resident: Candidate, order: Order, additional: _Additional
-) -> Iterator[tuple[int, int]]:
-    """Yield microbatches with the number of streamed blocks that they need: the fastest first, then smaller ones.
-
-    In the order of the blocks there are none if the expected memory does not fit with all blocks streamed.
+def _by_prediction(candidates: Candidates, layout: Settings, resident: Candidate, order: _Order) -> Iterator[Settings]:
+    """Yield settings of each microbatch with the number of streamed blocks that it needs: the fastest first, then
+    smaller ones.
     """
+    rows, sizes = _rows(candidates, layout), micro_batch_sizes(candidates, layout)
     blocks = len(resident.trace.block_bytes)
-    sizes = micro_batch_sizes(candidates, layout)
-    counts = {size: count for size in sizes if (count := _fewest(candidates, resident, size, additional))}
-    if not counts and order == "block" and not _fewest(candidates, resident, sizes[0], additional, expected=True):
-        return
+    of_size = {
+        size: changed
+        for size in sizes
+        if (changed := order.applied_to(resident.settings.replace(micro_batch=size, streamed_blocks=blocks), rows))
+    }
+    counts = {size: count for size in of_size if (count := _fewest(candidates, resident, size, order))}
     counts = counts or {sizes[0]: blocks}
     seconds = {
-        size: candidates.seconds_at(resident, size, streamed_blocks=count, stream_order=order)
+        size: candidates.seconds_at(
+            resident,
+            size,
+            streamed_blocks=count,
+            stream_order=of_size[size].stream_order,
+            stream_group=of_size[size].stream_group,
+        )
         for size, count in counts.items()
     }
     fastest = min(seconds.values())
     best = next(size for size in counts if seconds[size] <= fastest * MIN_SPEEDUP)
     for size in reversed([size for size in counts if size <= best]):
-        yield size, counts[size]
+        yield of_size[size].replace(streamed_blocks=counts[size])
     if sizes[0] not in counts:
-        yield sizes[0], blocks
+        yield of_size[sizes[0]]
 
 
 def _fewest(
-    candidates: Candidates, resident: Candidate, size: int, additional: _Additional, *, expected: bool = False
+    candidates: Candidates, resident: Candidate, size: int, order: _Order, *, expected: bool = False
 ) -> int | None:
     """Return the fewest streamed blocks with which a microbatch should fit; None if it fits with no number of them."""
     blocks, capacity = resident.trace.block_bytes, candidates.target.device.memory_bytes
     excess = predict_bytes(size, [resident], "peak_bytes" if expected else "high_bytes") - capacity
-    excess += additional.peak_bytes if expected else additional.high_bytes
+    excess += order.peak_bytes if expected else order.high_bytes
     return next((count for count in range(SLOTS + 1, len(blocks) + 1) if saved_bytes(blocks, count) >= excess), None)
 
 
-def _enough(candidates: Candidates, settings: Settings, count: int) -> Iterator[Candidate]:
+def _enough(candidates: Candidates, settings: Settings) -> Iterator[Candidate]:
     """Yield candidates with more and more streamed blocks, up to all of them, until one fits."""
+    count = settings.streamed_blocks or 0
     while True:
         candidate = candidates.evaluate(settings.replace(streamed_blocks=count))
         yield candidate
@@ -290,7 +347,7 @@ def _divided(candidates: Candidates, layout: Settings, whole: Sequence[Candidate
     spare = first.memory.capacity_bytes - first.memory.high_bytes
     additional = 2 * (spare // max(first.trace.bytes_of_all_blocks))
     count = max(0, (first.settings.streamed_blocks or 0) - additional)
-    return [first, *(_enough(candidates, settings, count) if additional else ())]
+    return [first, *(_enough(candidates, settings.replace(streamed_blocks=count)) if additional else ())]
 
 
 def _gpus(candidate: Candidate) -> int:
@@ -298,16 +355,14 @@ def _gpus(candidate: Candidate) -> int:
     return 2 if candidate.trace.second else 1
 
 
-def _fewer(
-    candidates: Candidates, resident: Candidate, fitting: Candidate, additional: _Additional
-) -> Iterator[Candidate]:
+def _fewer(candidates: Candidates, resident: Candidate, fitting: Candidate, order: _Order) -> Iterator[Candidate]:
     """Yield candidates with fewer streamed blocks, if traces are short or the copies take a part of the time that is
     worth a long one.
 
     The upper bound of the memory of settings that do not fit is often too high, that of the lower bound too low.
     """
     size, enough = fitting.settings.micro_batch or 1, fitting.settings.streamed_blocks or 0
-    too_few = (_fewest(candidates, resident, size, additional, expected=True) or enough) - 1
+    too_few = (_fewest(candidates, resident, size, order, expected=True) or enough) - 1
     while enough - too_few > 1 and (_waits(fitting) or len(fitting.trace.events) < LONG_TRACE_EVENTS):
         candidate = candidates.evaluate(fitting.settings.replace(streamed_blocks=(enough + too_few) // 2))
         yield candidate

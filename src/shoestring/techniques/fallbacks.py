@@ -33,18 +33,22 @@ class Sizes:
     checkpointing: str | None = None
     optimizer_kernel: str | None = None
     streamed_blocks: int | None = None
+    stream_group: int | None = None
+    """The number of microbatches that use each copy of a streamed block, where several do; None: all of an update; 1:
+    they no longer do."""
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Sizes:
         """Return the sizes that the settings request."""
         # Checkpoints of runs without streamed blocks were saved before they could be streamed.
-        names = (*_SETTINGS, "streamed_blocks") if settings.streamed_blocks else _SETTINGS
+        names = (*_SETTINGS, *(name for name in ("streamed_blocks", "stream_group") if getattr(settings, name)))
         return cls(
             requested=" ".join(f"{name}={getattr(settings, name)}" for name in names),
             micro_batch=settings.micro_batch or 1,
             checkpointing=settings.checkpointing,
             optimizer_kernel=settings.optimizer_kernel,
             streamed_blocks=settings.streamed_blocks or None,
+            stream_group=settings.stream_group,
         )
 
     def json(self) -> dict[str, Any]:
@@ -64,16 +68,14 @@ class Sizes:
         micro_batch, saved_evaluation = saved.get("micro_batch"), saved.get("evaluation_batch")
         if whole_batch:
             micro_batch, saved_evaluation = self.micro_batch, self.evaluation_batch
-        if type(saved_evaluation) is not int or saved_evaluation <= 0:
-            saved_evaluation = None
-        evaluation_sizes = [size for size in (self.evaluation_batch, saved_evaluation) if size]
         return dataclasses.replace(
             self,
             micro_batch=micro_batch if self._is_size(micro_batch) else self.micro_batch,
-            evaluation_batch=min(evaluation_sizes) if evaluation_sizes else None,
+            evaluation_batch=_smaller(self.evaluation_batch, saved_evaluation),
             checkpointing="full" if saved.get("checkpointing") == "full" else self.checkpointing,
             optimizer_kernel="for-loop" if saved.get("optimizer_kernel") == "for-loop" else self.optimizer_kernel,
             streamed_blocks=self._most_streamed(saved.get("streamed_blocks")),
+            stream_group=_smaller(self.stream_group, saved.get("stream_group")),
         )
 
     def _most_streamed(self, saved: object) -> int | None:
@@ -83,6 +85,11 @@ class Sizes:
 
     def _is_size(self, value: object) -> TypeGuard[int]:
         return type(value) is int and 0 < value <= self.micro_batch
+
+
+def _smaller(*sizes: object) -> int | None:
+    """Return the smallest of the sizes; None if none of them is one."""
+    return min((size for size in sizes if type(size) is int and size > 0), default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +103,8 @@ class Limits:
     """Whether the optimizer step updates many tensors at once."""
     streamable: int = 0
     """The number of blocks that can be streamed, with those that are; those that the host has memory for."""
+    sharing: int = 0
+    """The number of microbatches that use each copy of a streamed block; 0 if each has copies of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,12 +154,24 @@ def _stream_further(sizes: Sizes, limits: Limits) -> Sizes | None:
     return dataclasses.replace(sizes, streamed_blocks=min(sizes.streamed_blocks + further, limits.streamable))
 
 
+def _halve_group(sizes: Sizes, limits: Limits) -> Sizes | None:
+    group = min(sizes.stream_group or limits.sharing, limits.sharing)
+    return dataclasses.replace(sizes, stream_group=-(-group // 2)) if group > 1 else None
+
+
+def _describe_group(sizes: Sizes, _: Limits) -> str:
+    if sizes.stream_group == 1:
+        return "one microbatch after the other (stream_order=microbatch)"
+    return f"each copy of a streamed block is used by {sizes.stream_group} microbatches"
+
+
 # It comes before fewer samples: the streamed blocks are copied for each microbatch, so half of it doubles all copies.
 STREAM_FURTHER = Fallback(
     shrink=_stream_further,
     describe=lambda sizes, limits: f"{sizes.streamed_blocks} of {limits.blocks} blocks streamed",
 )
 SMALLER_MICRO_BATCH = Fallback(shrink=_halve_micro_batch, describe=lambda sizes, _: f"microbatch {sizes.micro_batch}")
+SMALLER_GROUP = Fallback(shrink=_halve_group, describe=_describe_group)
 RECOMPUTE_BLOCKS = Fallback(
     shrink=_recompute_blocks,
     describe=lambda _, limits: f"the activations of all {limits.blocks} blocks are recomputed in backward",
@@ -160,7 +181,7 @@ ONE_TENSOR_AT_A_TIME = Fallback(
 )
 
 FALLBACKS: Mapping[Phase, tuple[Fallback, ...]] = {
-    "update": (STREAM_FURTHER, SMALLER_MICRO_BATCH, RECOMPUTE_BLOCKS),
+    "update": (STREAM_FURTHER, SMALLER_MICRO_BATCH, SMALLER_GROUP, RECOMPUTE_BLOCKS),
     "optimizer step": (ONE_TENSOR_AT_A_TIME, STREAM_FURTHER, SMALLER_MICRO_BATCH, RECOMPUTE_BLOCKS),
     "evaluation": (SMALLER_MICRO_BATCH,),
 }
@@ -193,10 +214,12 @@ def descriptions(settings: Settings, limits: Limits) -> list[str]:
         sizes = step.sizes
     micro_batches = [str(step.sizes.micro_batch) for step in steps if step.fallback is SMALLER_MICRO_BATCH]
     streamed = [str(step.sizes.streamed_blocks) for step in steps if step.fallback is STREAM_FURTHER]
+    groups = [str(step.sizes.stream_group) for step in steps if step.fallback is SMALLER_GROUP]
     return [
         *([f"{', '.join(streamed)} of {limits.blocks} blocks are streamed"] if streamed else []),
         *([f"micro_batch is reduced to {', '.join(micro_batches)}"] if micro_batches else []),
-        *(step.description for step in steps if step.fallback not in (SMALLER_MICRO_BATCH, STREAM_FURTHER)),
+        *([f"each copy of a streamed block is used by {', '.join(groups)} microbatches"] if groups else []),
+        *(step.description for step in steps if step.fallback is RECOMPUTE_BLOCKS),
         *(
             f"if the optimizer step runs out of memory, {step.description}"
             for step in [next_step("optimizer step", Sizes.from_settings(settings), limits)]

@@ -31,7 +31,8 @@ def recovering_update(
 ) -> Recovering:
     """Return a `Recovering` for updates: it retries with smaller microbatches, then with the other fallbacks.
 
-    The last one is to give up a `block_order`, in which inputs of blocks are stored for all microbatches at once.
+    With a `block_order`, in which inputs of blocks are stored for a group of microbatches at once, these are smaller
+    groups.
     """
 
     def stream_further() -> str:
@@ -45,9 +46,7 @@ def recovering_update(
         # The smallest microbatch has failed.
         least = min(state.sizes.micro_batch, state.limits().least_micro_batch)
         state.sizes = replace(state.sizes, micro_batch=least)
-        if next_step("update", state.sizes, state.limits()) is None and block_order and block_order.turn_off():
-            return "one microbatch after the other (stream_order=microbatch)"
-        step = fallback("update", state, request, failure)
+        step = fallback("update", state, request, failure, sharing=block_order.sharing if block_order else 0)
         state.resize(step.sizes)
         return step.description
 
@@ -75,12 +74,17 @@ def recovering_evaluation(state: State, record: Record, parts: Parts) -> Recover
     )
 
 
-def fallback(phase: Phase, state: State, request: SessionRequest, failure: str, *, size: int | None = None) -> Step:
+def fallback(
+    phase: Phase, state: State, request: SessionRequest, failure: str, *, size: int | None = None, sharing: int = 0
+) -> Step:
     """Return the next fallback from the current sizes, or from another `size` of microbatches.
+
+    So many microbatches were `sharing` each copy of a streamed block.
 
     Raises RunError, which lists what takes the memory, if no fallback is left.
     """
-    step = next_step(phase, replace(state.sizes, micro_batch=size or state.sizes.micro_batch), state.limits())
+    sizes, limits = replace(state.sizes, micro_batch=size or state.sizes.micro_batch), state.limits()
+    step = next_step(phase, sizes, replace(limits, sharing=sharing))
     if step is None:
         is_whole = request.loaded is not None and request.loaded.parts.learning.whole_batch
         raise does_not_fit(state, failure, request.run.plan(), request.device, is_whole=is_whole)

@@ -26,7 +26,8 @@ def engine_notes(request: SessionRequest, state: TrainingState) -> list[str]:
             f"BatchNorm computes its statistics over each microbatch of {micro_batch}, not over the effective batch of "
             f"{loaded.effective_batch}: training with another microbatch would differ slightly"
         )
-    notes += adapt.notes(state.model, loaded) + pipeline.notes(state.model) + placement.notes(state.model, settings)
+    notes += adapt.notes(state.model, loaded) + pipeline.notes(state.model)
+    notes += placement.notes(state.model, settings, state.sizes.stream_group)
     if settings.cudnn_benchmark and not autotuning.uses_cudnn_benchmark(settings, loaded.parts):
         notes.append(autotuning.NOTE)
     notes += [_scheduler_note(item) for item in (state.schedulers.schedulers if state.schedulers else ())]

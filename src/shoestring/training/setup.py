@@ -208,7 +208,9 @@ def _engine_updates(
     )
     block_order = None
     if request.settings.stream_order == "block":
-        block_order = CheckedBlockOrder(state.model, partial(stream_of, state.model), record.note)
+        block_order = CheckedBlockOrder(
+            state.model, partial(stream_of, state.model), record.note, lambda: state.sizes.stream_group
+        )
     updates = strategy(
         state, request.shards, request.ranks, request.device, seed=request.recipe.seed, block_order=block_order
     )

@@ -2,6 +2,7 @@
 
 import gc
 import threading
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -12,8 +13,9 @@ from torch.nn import functional
 from shoestring.base.settings import Settings
 from shoestring.techniques import checkpointing as checkpointing_
 from shoestring.techniques.streaming import host_memory, placement
-from shoestring.techniques.streaming.block_order import BlockOrder
 from shoestring.techniques.streaming.stream import stream_of
+from shoestring.training.data.own_generators import OwnGenerators
+from shoestring.training.engine.block_order import CheckedBlockOrder
 from shoestring.training.engine.precision import mixed_precision
 from shoestring.training.engine.update import add_gradients
 from tests.lab.engine.networks import CLASSES, Classifier
@@ -97,7 +99,7 @@ def repeatable(recipe):
 
 ORDER_CASES = [
     (Deep, {"precision": "fp16"}),
-    (Linears, {"lora_r": 2, "quantization": "nf4"}),
+    (Linears, {"lora_r": 2, "quantization": "nf4", "stream_group": 2}),
     (Linears, {"lora_r": 2, "quantization": "nf4", "precision": "fp16", "double_quantization": True}),
     (Deep, {"stream_from": "disk", "offload": "optimizer"}),
 ]
@@ -111,7 +113,7 @@ ORDER_CASES = [
 def test_same_bits_in_the_order_of_blocks_also_after_out_of_memory(tmp_path, recipe, values, monkeypatch):
     """Of which the second attempt at an update has other blocks on the GPU. fp16 begins with scales that overflow."""
     values = {**values, "checkpointing": "full", "micro_batch": 2}
-    resident = {name: value for name, value in values.items() if name != "stream_from"}
+    resident = {name: value for name, value in values.items() if not name.startswith("stream_")}
     plain = train(tmp_path / "plain", repeatable(recipe), resident)
     block = {**values, "streamed_blocks": STREAMED, "stream_order": "block"}
     losses = []
@@ -132,7 +134,7 @@ def test_same_bits_in_the_order_of_blocks_also_after_out_of_memory(tmp_path, rec
     assert [thread for thread in threading.enumerate() if thread.name == "microbatch"] == []
 
 
-def order_peak(microbatches, *, by_block):
+def order_peak(microbatches, *, by_block, group=None):
     """Return the weights after two updates, and the peak of allocated memory in the second one."""
     gc.collect()  # the blocks that are recomputed refer to themselves
     torch._C._cuda_clearCublasWorkspaces()
@@ -142,7 +144,7 @@ def order_peak(microbatches, *, by_block):
     network = model.model()
     placement.move(network, object(), Settings(streamed_blocks=STREAMED), CUDA)
     checkpointing_.apply(network, object(), "full")
-    order = BlockOrder(stream_of(network))
+    order = CheckedBlockOrder(network, partial(stream_of, network), pytest.fail, lambda: group)
     optimizer = torch.optim.AdamW([weight for weight in network.parameters() if weight.requires_grad], lr=0.01)
     for _ in range(2):
         torch.cuda.reset_peak_memory_stats()
@@ -152,7 +154,7 @@ def order_peak(microbatches, *, by_block):
             [(torch.randn(ROWS, 6, device=CUDA), ROWS) for _ in range(microbatches)],
             samples=ROWS * microbatches,
             mixed_precision=mixed_precision("fp32", CUDA),
-            run_all=order.run if by_block else None,
+            run_all=order.begin(OwnGenerators()) if by_block else None,
         )
         peak = torch.cuda.max_memory_allocated()
         optimizer.step()
@@ -161,7 +163,7 @@ def order_peak(microbatches, *, by_block):
 
 
 def test_memory_of_the_order_of_blocks_is_that_of_the_inputs_of_all_blocks():
-    """Beside that of one microbatch, for each further one: the input of each block, and one gradient."""
+    """Beside that of one microbatch, for each further one of a group: the input of each block, and one gradient."""
     weights, usual = order_peak(8, by_block=False)
     weights_by_block, by_block = order_peak(8, by_block=True)
     assert all(map(torch.equal, weights, weights_by_block))
@@ -169,6 +171,10 @@ def test_memory_of_the_order_of_blocks_is_that_of_the_inputs_of_all_blocks():
     per_microbatch = (BLOCKS + 1) * ROWS * WIDTH * 4
     assert by_block - of_two == pytest.approx(6 * per_microbatch, rel=0.01)
     assert by_block - usual == pytest.approx(7 * per_microbatch, rel=0.1)
+    weights_in_groups, in_groups = order_peak(8, by_block=True, group=2)
+    assert all(map(torch.equal, weights, weights_in_groups))
+    # The second group begins with the gradients of the weights, 0.7% of it.
+    assert of_two < in_groups == pytest.approx(of_two, rel=0.01)
 
 
 class Failing(Deep):

@@ -6,7 +6,12 @@ from typing import Any
 import pytest
 
 from shoestring.base.units import MIB
-from shoestring.planning.estimate.block_order import can_change_order, in_block_order
+from shoestring.planning.estimate.block_order import (
+    can_change_order,
+    group_sizes,
+    in_block_order,
+    lengths_of_groups,
+)
 from shoestring.planning.estimate.phases import peak_tensor_bytes
 from shoestring.planning.estimate.requests import accumulate_in_place
 from shoestring.planning.trace.record import Alloc, BlockUse, Event, Free, Phase, Trace
@@ -64,7 +69,7 @@ def test_inputs_of_blocks_are_kept_for_all_microbatches() -> None:
     # Weights, the activations and the batch, and in the second microbatch the first gradient and batch.
     assert peaks(usual)["forward"] == 50 + 137 + 5 + 1
     for others in (0, 1, 7):
-        changed = in_block_order(usual, others + 1)
+        changed = in_block_order(usual, [others + 1])
         kept, gradients = others * (1 + 10 + 12), others * 12  # not the output of the last block, nor the logits
         assert peaks(changed)["forward"] == 50 + 137 + kept
         assert peaks(changed)["backward"] == 50 + 137 + kept + gradients
@@ -75,11 +80,23 @@ def test_only_what_is_before_the_last_block_is_kept() -> None:
     """What follows runs forward and backward for one microbatch after the other."""
     usual = two_updates()
     first_of_two = replace(usual, block_bytes=(MIB,), block_uses=usual.block_uses[:1])
-    assert peaks(in_block_order(first_of_two, 3))["forward"] == 50 + 137 + 2 * (1 + 10)
+    assert peaks(in_block_order(first_of_two, [3]))["forward"] == 50 + 137 + 2 * (1 + 10)
 
 
-def test_every_storage_is_freed_once() -> None:
-    changed = in_block_order(two_updates(), 4)
+def test_a_group_after_the_first_one_begins_with_gradients_of_the_parameters() -> None:
+    for groups, others in (([4, 4, 4], 3), ([4, 1], 0), ([1, 4], 3)):
+        changed = in_block_order(two_updates(), groups)
+        kept, gradients = others * (1 + 10 + 12), others * 12
+        # The second group: with the batch of the first one, which its forward frees at the end in this trace.
+        first = 50 + 137 + (groups[0] - 1) * 23
+        assert peaks(changed)["forward"] == max(first, 50 + 137 + kept + 5 + 1)
+        assert peaks(changed)["backward"] == max(first + (groups[0] - 1) * 12, 50 + 137 + kept + gradients + 5)
+        assert peaks(changed)["optimizer"] == 50 + 5 + 1 and changed.microbatches == 2
+
+
+@pytest.mark.parametrize("groups", [[4], [3, 3, 2]], ids=str)
+def test_every_storage_is_freed_once(groups: list[int]) -> None:
+    changed = in_block_order(two_updates(), groups)
     live: set[int] = set()
     for event in changed.events:
         if isinstance(event, Alloc):
@@ -88,6 +105,12 @@ def test_every_storage_is_freed_once() -> None:
         elif isinstance(event, Free):
             live.remove(event.storage)
     assert live == {0}  # the weights
+
+
+def test_groups_of_an_update() -> None:
+    assert group_sizes(16, None) == [16] == group_sizes(16, 20)
+    assert group_sizes(16, 6) == [6, 6, 4] and group_sizes(16, 5) == [5, 5, 5, 1]
+    assert lengths_of_groups([[0.5, 0.75, 1, 0.25, 0.125], [0.5, 0.25]], 2) == [[0.75, 1, 0.125], [0.5]]
 
 
 @pytest.mark.parametrize(

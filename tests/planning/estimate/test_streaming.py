@@ -132,7 +132,7 @@ def test_waiting_for_copies_that_four_microbatches_use(copy_seconds: float, wait
     assert seconds == pytest.approx(waiting, abs=1e-6)
 
 
-def test_in_the_order_of_blocks_an_update_waits_as_often_as_a_microbatch() -> None:
+def test_in_the_order_of_blocks_a_group_of_microbatches_waits_as_often_as_one() -> None:
     def waiting(device: Device, microbatches: int, **values: Any) -> float:
         result = update_seconds(streamable(size=10**10), device, microbatches, streamed_blocks=BLOCKS, **values)
         assert result
@@ -140,10 +140,11 @@ def test_in_the_order_of_blocks_an_update_waits_as_often_as_a_microbatch() -> No
 
     t4, cpu = DEVICES["t4"], with_nominal_rates(targets.find("cpu").device)
     alone = waiting(t4, 1)
-    assert waiting(t4, 1, in_block_order=True) == alone
-    assert waiting(t4, 16, in_block_order=True) == pytest.approx(alone, rel=0.01)
+    assert waiting(t4, 1, passes=1) == alone
     assert waiting(t4, 16) == pytest.approx(16 * alone)
-    assert waiting(cpu, 16, in_block_order=True) == pytest.approx(waiting(cpu, 16) / 16)
+    for groups in (1, 2, 4):
+        assert waiting(t4, 16, passes=groups) == pytest.approx(groups * alone, rel=0.01)
+        assert waiting(cpu, 16, passes=groups) == pytest.approx(groups * waiting(cpu, 16) / 16)
 
 
 def test_an_update_has_the_waiting_of_each_microbatch_as_a_part_of_its_own() -> None:

@@ -3,7 +3,7 @@
 import gc
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -40,10 +40,11 @@ def gradients(
     by_block: bool,
     precision: Any = "fp32",
     order: BlockOrder | None = None,
+    shapes: Sequence[tuple[int, ...]] = ((3, 6),) * MICROBATCHES,
 ) -> list[Tensor]:
     """Return the sum of the losses of some microbatches and the gradients of their weighted mean."""
     torch.manual_seed(1)
-    microbatches = [(torch.randn(3, 6), 3) for _ in range(MICROBATCHES)]
+    microbatches = [(torch.randn(*shape), shape[0]) for shape in shapes]
     stream = stream_of(model)
     if by_block and stream and order is None:
         order = BlockOrder(stream)
@@ -51,7 +52,7 @@ def gradients(
         model,
         loss,
         microbatches,
-        samples=3 * MICROBATCHES,
+        samples=sum(shape[0] for shape in shapes),
         mixed_precision=mixed_precision(precision, CPU),
         run_all=order.run if order else None,
     )
@@ -64,14 +65,14 @@ def both(
     loss: Callable[[nn.Module, Any], Any] = square,
     *,
     count: int = 5,
-    precision: str = "fp32",
+    **arguments: Any,
 ) -> int:
     """Compare the gradients in both orders, and return the number of copies."""
     plain, model = kind(), kind()
     checkpointing.apply(plain, object(), "full")
     stream = streamed(model, count, "full")
-    expected = gradients(plain, loss, by_block=False, precision=precision)
-    assert_same(gradients(model, loss, by_block=True, precision=precision), expected)
+    expected = gradients(plain, loss, by_block=False, **arguments)
+    assert_same(gradients(model, loss, by_block=True, **arguments), expected)
     assert [thread for thread in threading.enumerate() if thread.name == "microbatch"] == []
     return stream.copies
 
@@ -88,6 +89,11 @@ def test_a_weighted_loss_is_divided_by_the_weight_that_the_first_microbatch_expe
         return model(values).square().sum(), values.abs().sum()
 
     both(Deterministic, loss)
+
+
+def test_same_bits_of_samples_of_different_lengths() -> None:
+    shapes = [(3, 7, 6), (3, 2, 6), (2, 5, 6), (1, 1, 6)]
+    assert both(Deterministic, shapes=shapes, precision="bf16") == 2 * 5 - 2
 
 
 class Joined(nn.Module):

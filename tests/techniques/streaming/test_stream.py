@@ -454,4 +454,7 @@ def test_notes_say_what_is_streamed() -> None:
     (note,) = placement.notes(model, settings)
     size = sum(own.layout.size for own in stream.weights)
     assert note.startswith(f"streamed_blocks=5: {bytes_text(size)} of frozen weights are in host memory")
-    assert placement.notes(model, settings.replace(stream_order="block"))[1].startswith("stream_order=block: ")
+    by_block = settings.replace(stream_order="block")
+    for group, users in ((None, "all microbatches"), (8, "up to 8 microbatches"), (1, "one microbatch")):
+        _, order = placement.notes(model, by_block, group)
+        assert order == f"stream_order=block: each copy is used by {users} of an update"

@@ -1,10 +1,10 @@
 """The memory of updates with `stream_order=block`, from a trace of the usual order.
 
-Each streamed block runs for all microbatches of an update before the next block is copied. So what the forward of a
+Each streamed block runs for all microbatches of a group before the next block is copied. So what the forward of a
 microbatch keeps for backward, which are the inputs of its blocks if every block is recomputed, is kept for all of them,
 and in backward each has its own gradient between two blocks. What follows the last block, such as the loss, has its
-backward directly after its forward: of this only one microbatch keeps anything. Workspaces of cuBLAS are those of the
-usual order: training frees them at each turn.
+backward directly after its forward: of this only one microbatch keeps anything. Groups that follow the first one begin
+with gradients of the parameters. Workspaces of cuBLAS are those of the usual order: training frees them at each turn.
 """
 
 from __future__ import annotations
@@ -13,8 +13,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 
+from shoestring.planning.estimate.lengths import Updates
 from shoestring.planning.estimate.requests import accumulate_in_place
 from shoestring.planning.trace.record import Alloc, Event, Free, Op, Phase, Storage, Trace
+
+_TRACED = 2
+"""The groups of an update that the result has: later ones repeat the second, as traced microbatches do."""
 
 
 def can_change_order(trace: Trace) -> bool:
@@ -32,18 +36,31 @@ def can_change_order(trace: Trace) -> bool:
     )
 
 
-def in_block_order(trace: Trace, microbatches: int) -> Trace:
-    """Return the trace with the memory that updates of so many microbatches have in this order.
+def group_sizes(microbatches: int, group: int | None) -> list[int]:
+    """Return how many microbatches each group of an update has; a `group` of None has all of them."""
+    size = group or microbatches
+    return [min(size, microbatches - start) for start in range(0, microbatches, size)]
 
-    Each update has the events of its first microbatch alone, with storages for what the further microbatches keep
-    meanwhile. The trace is not one of operators any more: time follows from the original one.
+
+def lengths_of_groups(updates: Updates, group: int) -> Updates:
+    """Return the longest of the microbatches of each group, whose memory all of them have at once."""
+    return [[max(lengths[start : start + group]) for start in range(0, len(lengths), group)] for lengths in updates]
+
+
+def in_block_order(trace: Trace, groups: Sequence[int]) -> Trace:
+    """Return the trace with the memory that updates have in this order if their `groups` have so many microbatches.
+
+    Each update has the events of a microbatch for the first group and for the one that follows, with storages for what
+    the further microbatches of the group keep meanwhile. The trace is not one of operators any more: time follows from
+    the original one.
     """
     trace = accumulate_in_place(trace)
     first_use, last_use = (choose(use.start for use in trace.block_uses) for choose in (min, max))
     storages, events = list(trace.storages), list[Event]()
     for part in _updates(trace.events):
-        events += _of_all_microbatches(part, storages, microbatches - 1, first_use, last_use)
-    return replace(trace, microbatches=1, storages=tuple(storages), events=tuple(events))
+        events += _in_groups(part, storages, groups[:_TRACED], first_use, last_use)
+    traced = min(len(groups), trace.microbatches)
+    return replace(trace, microbatches=traced, storages=tuple(storages), events=tuple(events))
 
 
 def _updates(events: Sequence[Event]) -> list[Sequence[Event]]:
@@ -56,19 +73,41 @@ def _updates(events: Sequence[Event]) -> list[Sequence[Event]]:
     return [events[start:end] for start, end in zip([0, *starts], [*starts, len(events)], strict=True)]
 
 
-def _of_all_microbatches(
-    events: Sequence[Event], storages: list[Storage], further: int, first_use: int, last_use: int
+def _in_groups(
+    events: Sequence[Event], storages: list[Storage], groups: Sequence[int], first_use: int, last_use: int
 ) -> list[Event]:
-    """Return the events of an update in which `further` microbatches keep what they need while the first one runs.
+    """Return the events of an update with as many of its microbatches as there are `groups`, in each of which the
+    further ones keep what they need while that one runs.
 
     `first_use` and `last_use` are the numbers of operators of the forward before the first block and before the last.
     """
-    phases = [(index, event.name) for index, event in enumerate(events) if isinstance(event, Phase)]
-    backward = next((index for index, name in phases if name == "backward"), None)
-    if backward is None:
+    starts = [index for index, event in enumerate(events) if isinstance(event, Phase) and event.name == "forward"]
+    step = next((index for index, event in enumerate(events) if _begins_step(event)), len(events))
+    if not starts:
         return [*events]
-    end = next(index for index, _ in phases if index > backward)
-    step = next(index for index, name in phases if name not in ("forward", "backward"))
+    result = [*events[: starts[0]]]
+    for size, start, end in zip(groups, starts, [*starts[1:], step], strict=False):
+        result += _of_group(events[start:end], storages, size - 1, first_use, last_use)
+    omitted = events[starts[len(groups)] : step] if len(groups) < len(starts) else ()
+    dropped = {event.storage for event in omitted if isinstance(event, Alloc)}
+    later = [event for event in omitted if isinstance(event, Free)]
+    result += [
+        event for event in (*later, *events[step:]) if not (isinstance(event, Free) and event.storage in dropped)
+    ]
+    return result
+
+
+def _begins_step(event: Event) -> bool:
+    return isinstance(event, Phase) and event.name not in ("forward", "backward")
+
+
+def _of_group(
+    events: Sequence[Event], storages: list[Storage], further: int, first_use: int, last_use: int
+) -> list[Event]:
+    """Return the events of a microbatch with those of what `further` ones keep meanwhile."""
+    backward = next(
+        index for index, event in enumerate(events) if isinstance(event, Phase) and event.name == "backward"
+    )
     forward = events[:backward]
     gradient = max((storages[storage].bytes for storage in _saved(forward, first_use, last_use)), default=0)
     copies: dict[int, list[int]] = {}
@@ -79,7 +118,7 @@ def _of_all_microbatches(
     storages += [Storage(gradient, "temporaries")] * further
 
     result: list[Event] = []
-    for index, event in enumerate(events[:end]):
+    for index, event in enumerate(events):
         result.append(event)
         if isinstance(event, Alloc):
             result += map(Alloc, copies.get(event.storage, ()))
@@ -88,11 +127,6 @@ def _of_all_microbatches(
         elif index == backward:
             result += map(Alloc, gradients)
     result += map(Free, chain(*copies.values(), gradients))
-    dropped = {event.storage for event in events[end:step] if isinstance(event, Alloc)}
-    later = [event for event in events[end:step] if isinstance(event, Free)]
-    result += [
-        event for event in (*later, *events[step:]) if not (isinstance(event, Free) and event.storage in dropped)
-    ]
     return result
 
 

@@ -3,7 +3,7 @@
 Which copies there are, and when each may begin, is what training does (`techniques/streaming/schedule.py`). A copy
 begins when the one before it is over and the device no longer computes with what its slot has; a block begins when its
 copy is over. Forward and backward are taken to be divided among the blocks in the same shares. With
-`stream_order=block` several microbatches use each copy, one after the other, before the next block begins.
+`stream_order=block` the microbatches of a group use each copy, one after the other, before the next block begins.
 """
 
 from __future__ import annotations

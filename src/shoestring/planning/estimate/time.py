@@ -67,7 +67,7 @@ def update_seconds(
     by_library: bool = False,
     streamed_blocks: int | None = None,
     stream_from: Source = "host",
-    in_block_order: bool = False,
+    passes: int | None = None,
 ) -> Seconds | None:
     """Estimate one update of so many microbatches on `device`: forward and backward of each, and one optimizer step.
 
@@ -82,8 +82,8 @@ def update_seconds(
     matrix products of fp32 data in TF32. With `compiled` the low end of the range has the speed-up of torch.compile
     that its authors published. `by_library` a library's trainer looks at the loss of each microbatch, so that the host
     does not run ahead of the device. The weights of `streamed_blocks` are copied ahead of their use, for each
-    microbatch or, `in_block_order`, for all of them; what is not hidden is the part `streaming`. `calibration` is from
-    a run on the same device. Sources of measurements whose name contains `without` are excluded, so that their rows are
+    microbatch or in so many `passes`; what is not hidden is the part `streaming`. `calibration` is from a run on the
+    same device. Sources of measurements whose name contains `without` are excluded, so that their rows are
     not predicted from themselves. None if the catalog lacks the device's rates. Input, saving and evaluation are not
     included.
     """
@@ -100,7 +100,7 @@ def update_seconds(
     ]
     low, typical, high = (timing.parts for timing in timings)
     if streamed_blocks:
-        sharing = microbatches if in_block_order else 1.0
+        sharing = max(1.0, microbatches / passes) if passes else 1.0
         _add_streaming(timings, trace, device, microbatches, rates, gpus, streamed_blocks, stream_from, sharing)
     if gpus > 1:
         usual = link or link_of(device, without)

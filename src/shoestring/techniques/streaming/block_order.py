@@ -1,15 +1,15 @@
-"""Each streamed block for all microbatches of an update, before the next block is copied.
+"""Each streamed block for all microbatches of a group, before the next block is copied.
 
 The forward of each microbatch pauses at every streamed block until all microbatches have come there (`turns.py`). The
 graph of autograd is cut at all blocks, streamed and resident ones: a block computes without storing what a backward
-needs, and backward recomputes it from its inputs, as activation checkpointing does. So an update copies each streamed
+needs, and backward recomputes it from its inputs, as activation checkpointing does. So a group copies each streamed
 block once for the forwards and once for the backwards.
 
 The loss of a microbatch and the backward from there to its last block are computed in one turn, microbatch by
 microbatch. Then backward goes through the blocks in the reverse order, and in each streamed one, with the resident ones
 behind it, through all microbatches. Gradients are added to those of the parameters in the order of the microbatches.
 
-These tensors are stored for all microbatches of an update at the same time:
+These tensors are stored for all microbatches of a group at the same time:
 
 - its batch, and what the Python code around the blocks refers to in the middle of a forward, such as masks, positions
   and the embeddings;
@@ -24,7 +24,7 @@ outside of blocks in this sense.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -170,7 +170,7 @@ class _Microbatch:
 
 
 class BlockOrder:
-    """The forwards and backwards of the microbatches of one update."""
+    """The forwards and backwards of a group of microbatches of one update."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -181,13 +181,14 @@ class BlockOrder:
         """Whether all microbatches have called the same blocks in the same order, each once. Otherwise gradients are
         added in another order than usual, so that they are rounded differently."""
 
-    def run(self, works: Sequence[Callable[[Backward], T]]) -> list[T]:
+    def run(self, works: Iterable[Callable[[Backward], T]]) -> list[T]:
         """Return the results of `works`, each of which computes the loss of a microbatch and calls what it is given to
         begin its backward, as its last step.
 
         The gradients are added to those of the parameters. After an error or an interruption nothing runs any more, and
         nothing is stored.
         """
+        works = [*works]
         self._microbatches = [_Microbatch() for _ in works]
         around = partial(self._around_turn, _same_device(self._stream.slots[0].buffer.device))
         self._turns = [

@@ -50,8 +50,10 @@ def allocation(settings: Settings, device: torch.device) -> Allocate:
     return _pinned if device.type == "cuda" else host_memory.allocate
 
 
-def notes(model: nn.Module, settings: Settings) -> list[str]:
-    """Return what is streamed, and whether copies have to wait for the CPU."""
+def notes(model: nn.Module, settings: Settings, group: int | None = None) -> list[str]:
+    """Return what is streamed, how many microbatches of a `group` use each copy, and whether copies have to wait for
+    the CPU.
+    """
     streaming = stream_of(model)
     if streaming is None:
         return []
@@ -63,7 +65,8 @@ def notes(model: nn.Module, settings: Settings) -> list[str]:
         f"in {bytes_text(slots)} on the device"
     ]
     if settings.stream_order == "block":
-        lines.append("stream_order=block: each copy is used by all microbatches of an update")
+        users = {None: "all microbatches", 1: "one microbatch"}.get(group, f"up to {group} microbatches")
+        lines.append(f"stream_order=block: each copy is used by {users} of an update")
     is_pageable = any(slot.buffer.is_cuda for slot in streaming.slots) and not all(
         own.buffer.is_pinned() for own in streaming.weights
     )

@@ -5,7 +5,7 @@ batch is split.
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -46,8 +46,10 @@ ExpectedWeight = Callable[[Weight, int, int], Weight]
 divided."""
 Backward = Callable[[Tensor], None]
 """Computes the gradient of a loss, now or later."""
-RunAll = Callable[[Sequence[Callable[[Backward], Microbatch]]], list[Microbatch]]
-"""Runs all microbatches of an update, each of which begins its backward, in an order of its own."""
+OrderedWork = Callable[[Backward], Microbatch]
+"""Computes the loss of a microbatch, and begins its backward."""
+RunAll = Callable[[Iterable[OrderedWork]], list[Microbatch]]
+"""Runs all microbatches of an update in an order of its own. Each is loaded when the iterable yields it."""
 Runner = Callable[[Work, Any, Weight | None, Hashable], Microbatch]
 """Runs a `Work` in another way, such as a CUDA graph. Calls with equal keys differ only in the values of tensors."""
 
@@ -113,8 +115,7 @@ def add_gradients(
     """Add the gradient of each microbatch to those of the parameters, and return the sums of losses and weights.
 
     Returns None without any microbatch. The other arguments are those of `update`; `expect` extrapolates the weight of
-    the effective batch from that of the first microbatch. With `run_all` all microbatches are loaded first, and it
-    runs them instead of `run`.
+    the effective batch from that of the first microbatch. `run_all` runs the microbatches instead of `run`.
     """
     if run_all:
         return _sum(run_all(_works(model, loss, microbatches, samples, mixed_precision, expect or _expected_weight)))
@@ -146,8 +147,8 @@ def _works(
     samples: int,
     mixed_precision: MixedPrecision,
     expect: ExpectedWeight,
-) -> list[Callable[[Backward], Microbatch]]:
-    """Return what adds the gradient of each microbatch. The losses have to be computed in this order."""
+) -> Iterator[OrderedWork]:
+    """Yield what adds the gradient of each microbatch. The losses have to be computed in this order."""
     expected: list[Weight] = []
 
     def expect_once(weight: Weight, size: int, samples: int) -> Weight:
@@ -158,7 +159,7 @@ def _works(
     def work(batch: Any, size: int, backward: Backward) -> Microbatch:
         return _add_gradient(model, loss, size, samples, mixed_precision, expect_once, backward, batch, None)
 
-    return [partial(work, batch, size) for batch, size in microbatches]
+    return (partial(work, batch, size) for batch, size in microbatches)
 
 
 def _sum(microbatches: Sequence[Microbatch]) -> Microbatch | None:
