@@ -206,12 +206,12 @@ def _fallback_limits(
     )
 
 
-def _streamable(chosen: Candidate, has_room: Callable[[Candidate], bool]) -> int:
+def _streamable(chosen: Candidate, fits: Callable[[Candidate], bool]) -> int:
     """Return how many blocks can be streamed from where the host, or its disk, has room for them."""
     least, blocks = chosen.settings.streamed_blocks or 0, sum(map(bool, chosen.trace.bytes_of_all_blocks))
     counts = range(blocks, least, -1) if least else ()
     further = (
-        count for count in counts if has_room(replace(chosen, settings=chosen.settings.replace(streamed_blocks=count)))
+        count for count in counts if fits(replace(chosen, settings=chosen.settings.replace(streamed_blocks=count)))
     )
     return next(further, least)
 

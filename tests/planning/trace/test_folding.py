@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from shoestring.base.garbage import collection_paused
 from shoestring.base.settings import Settings
-from shoestring.planning.trace.event_log import EventLog
-from shoestring.planning.trace.record import Alloc, Event, Free, Storage
+from shoestring.planning.trace import templates
+from shoestring.planning.trace.event_log import EventLog, Position
+from shoestring.planning.trace.record import Alloc, Event, Free, Op, Storage
 from shoestring.recipe import finding
 
 LAYERS = 6
@@ -331,6 +332,26 @@ def test_language_model(
 ) -> None:
     options = {"model": folders[family], "rows": 100, "row_tokens": 24, **options}
     assert fold_case("finetune", options, **settings) == (calls, "equal")
+
+
+def test_repeated_events_are_on_the_device_of_their_template() -> None:
+    log = EventLog()
+    log.divides = True
+    operator = Op(name="operator", flops=0, bytes=8, precision="fp32")
+
+    def record(device: int) -> Position:
+        start = log.position()
+        log.device = device
+        log.allocate(8, None)
+        log.append_operator(operator, 1, 0)
+        return start
+
+    template = templates.make(log, record(1), {})
+    record(0)
+    templates.repeat(log, template, [None], lambda _: None)
+    assert log.storage_devices == [1, 0, 1] and log.second_operators == {1, 5}
+    with pytest.raises(templates.NotRepeatableError, match="on two devices"):
+        templates.make(log, Position(0, 0, 0, 0), {})
 
 
 @pytest.mark.parametrize(("family", "precision"), [("bert", "fp16"), ("gpt2", "fp32")])

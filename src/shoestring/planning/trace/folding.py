@@ -3,10 +3,10 @@
 A trace takes its time in Python, for each operator, and the blocks of a language model are identical. The first two and
 the last block of a group run. The events of the second one's forward are repeated for the following blocks, with new
 storages; in backward, which runs in reverse, those of the last one. The record is exactly that of running all blocks:
-the last block's forward and the second one's backward run after the folded blocks, and must have the same events. If the
-model is divided between two devices, each has groups of its own, and the backward of a microbatch runs within the forward
-of the next one or after it. The time steps of a scan are folded in the same way (`time_steps.py`). Whatever else could make
-a difference raises NotRepeatableError; the model is then traced without folding.
+the last block's forward and the second one's backward run after the folded blocks, and must have the same events. If
+the model is divided between two devices, each has groups of its own, and the backward of a microbatch runs within the
+forward of the next one or after it. The time steps of a scan are folded in the same way (`time_steps.py`). Whatever
+else could make a difference raises NotRepeatableError; the model is then traced without folding.
 """
 
 from __future__ import annotations
