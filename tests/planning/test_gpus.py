@@ -266,7 +266,7 @@ def test_a_model_divided_by_blocks_is_one_process_on_two_gpus() -> None:
     for name, problem in (("kaggle-t4", "kaggle-t4 has 1 GPU"), ("cpu", "cpu has no GPU")):
         with pytest.raises(UsageError) as error:
             gpus.layouts(loaded, targets.find(name), requested)
-        assert problem in error.value.problems[0]
+        assert problem in error.value.problems[0] and "kaggle-t4x2" in error.value.hint
 
 
 @pytest.mark.parametrize(

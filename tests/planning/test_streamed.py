@@ -336,9 +336,9 @@ def test_a_planned_run_trains_to_the_bits_of_resident_blocks(tmp_path: Path) -> 
     loaded, requested = choose(Wide(), values)
     requested = requested.replace(micro_batch=10)
 
-    def plan(memory_bytes: int, settings: Settings = requested) -> Plan:
+    def plan(memory_bytes: int, settings: Settings = requested, on: Target = T4) -> Plan:
         device = replace(T4.device, memory_bytes=memory_bytes, context_bytes=(0, 0, 0))
-        target = replace(T4, device=device)
+        target = replace(on, device=device)
         return plan_with(tracer, loaded, target, settings, thorough=False, usd_per_hour=None, calibration=None)
 
     with Tracer(loaded) as tracer:
@@ -346,6 +346,9 @@ def test_a_planned_run_trains_to_the_bits_of_resident_blocks(tmp_path: Path) -> 
         memory = round(roomy.memory.peak_bytes - 3 * 16 * MIB)
         forbidden, small = plan(memory, requested.replace(streamed_blocks=0)), plan(memory)
         slow = plan(memory, requested.replace(stream_from="disk"))
+        kaggle = targets.find("kaggle-t4")
+        host = replace(kaggle.platform, ram_bytes=small.host.peak_bytes + 16 * MIB)
+        narrow = plan(memory, on=replace(kaggle, platform=host))
     assert roomy.verdict == "fits" and roomy.settings.streamed_blocks is None
     assert forbidden.verdict != "fits"
     count = small.settings.streamed_blocks
@@ -356,6 +359,9 @@ def test_a_planned_run_trains_to_the_bits_of_resident_blocks(tmp_path: Path) -> 
     assert "each copy of a streamed block is used by 10, 5, 3, 2, 1 microbatches" in slow.fallbacks
     assert small.host.parts["streamed weights"] == count * 16 * MIB
     assert small.facts.notes[0].startswith(f"{count} of 8 blocks are streamed from host memory")
+    # Out of memory, further blocks are streamed as long as the host has room for them.
+    assert small.fallbacks[0] == f"{', '.join(map(str, range(count + 1, 9)))} of 8 blocks are streamed"
+    assert narrow.fallbacks[0] == f"{count + 1} of 8 blocks are streamed"
 
     values |= {"micro_batch": small.settings.micro_batch, "checkpointing": small.settings.checkpointing}
     session(Wide(), tmp_path / "plain", values)

@@ -3,6 +3,7 @@
 import json
 import re
 import resource
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +14,9 @@ from shoestring.base.errors import RunError
 from shoestring.base.settings import Settings
 from shoestring.recipe.finding import find
 from shoestring.techniques.fallbacks import next_step
-from shoestring.techniques.streaming.stream import stream_of
+from shoestring.techniques.pipeline.blocks import bring_outputs_home
+from shoestring.techniques.pipeline.crossing import Crossing
+from shoestring.techniques.streaming.stream import streams_of
 from shoestring.training import oom, saving
 from shoestring.training.engine import cuda_graphs
 from shoestring.training.engine.building import build
@@ -177,6 +180,21 @@ def test_error_lists_the_largest_parts_of_the_plan():
     assert [problem.partition(": ")[2] for problem in error.problems[-3:]] == ["activations 1.00 MiB", "c 3 B", "b 2 B"]
 
 
+def test_error_names_the_fuller_of_two_gpus(monkeypatch):
+    state = build(find(Stacked()), Settings(micro_batch=1, precision="fp32"), CPU)
+    monkeypatch.setattr(oom, "persistent_bytes", lambda _: {})
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=16 << 30))
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: (8 + 4 * device.index) << 30)
+    whole = oom.does_not_fit(state, "no", None, torch.device("cuda", 0))
+    assert whole.problems == ("the GPU has 16.00 GiB, of which torch reserved 8.00 GiB",)
+    bring_outputs_home(state.model, Crossing(torch.device("cuda", 0), torch.device("cuda", 1)))
+    divided = oom.does_not_fit(state, "no", None, torch.device("cuda", 0))
+    assert divided.problems == (
+        "GPU 1 has 16.00 GiB, of which torch reserved 12.00 GiB",
+        "GPU 0 has 16.00 GiB, of which torch reserved 8.00 GiB",
+    )
+
+
 def test_model_without_blocks_has_no_fallback():
     class Plain(Stacked):
         def model(self):
@@ -327,13 +345,17 @@ class FrozenBlock(nn.Module):
 
 
 def streamed(model):
-    stream = stream_of(model)
-    return len(stream.weights) if stream else 0
+    return sum(len(stream.weights) for stream in streams_of(model))
 
 
-@pytest.mark.parametrize("checkpointing", ["no", "full"])
-def test_more_blocks_are_streamed_before_samples_are_fewer_also_after_resuming(tmp_path, checkpointing):
-    values = {"micro_batch": 2, "streamed_blocks": 2, "checkpointing": checkpointing}
+PIPELINE = {"sharding": "pipeline", "gpus": 2}
+
+
+@pytest.mark.parametrize(
+    ("checkpointing", "layout"), [("no", {}), ("full", {}), ("full", PIPELINE)], ids=["no", "full", "divided"]
+)
+def test_more_blocks_are_streamed_before_samples_are_fewer_also_after_resuming(tmp_path, checkpointing, layout):
+    values = {"micro_batch": 2, "streamed_blocks": 2, "checkpointing": checkpointing, **layout}
     recipe = StackedAdapters(lambda model, samples: streamed(model) >= 4)
     session(recipe, tmp_path / "run", values, stop="limit", at=20)
     session(recipe, tmp_path / "run", values)

@@ -32,7 +32,7 @@ from shoestring.planning.measured_plan import describe
 from shoestring.planning.plan import Plan
 from shoestring.planning.proposals.proposal import Proposal
 from shoestring.planning.sessions import PlannedSession
-from shoestring.planning.shares import gpus_of, samples_per_shard, shards_per_gpu
+from shoestring.planning.shares import samples_per_shard, shards_per_gpu
 from shoestring.recipe.finding import HUGGING_FACE
 
 _SUMMARY_PARTS = 5
@@ -206,7 +206,7 @@ def _largest_parts(plan: Plan) -> list[MemoryPart]:
 
 def accumulation(plan: Plan) -> str:
     """Return how many microbatches make an update."""
-    size, gpus = plan.options["effective_batch"], gpus_of(plan.settings)
+    size, gpus = plan.options["effective_batch"], plan.settings.processes
     if plan.settings.packing == "yes":
         rows = plural(plan.settings.micro_batch or 1, "packed row")
         return f"microbatches of at most {rows}, updates of {plural(size, 'sample')}"

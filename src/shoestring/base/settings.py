@@ -291,7 +291,10 @@ class Settings:
 
     @property
     def processes(self) -> int:
-        """The number of processes that train together, each with samples of its own."""
+        """The number of processes that train together, each with samples of its own; one has both GPUs of a pipeline.
+
+        Plans of version 0.1.0 do not set it, and use one.
+        """
         return 1 if self.is_pipeline else self.gpus or 1
 
     @property

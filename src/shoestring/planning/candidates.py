@@ -21,7 +21,7 @@ from shoestring.planning.estimate.time import Seconds, update_seconds
 from shoestring.planning.length_work import PROPORTIONAL, LengthWork, find_length_work
 from shoestring.planning.load import load_of_shard, rows_per_shard
 from shoestring.planning.projection import on_one_gpu
-from shoestring.planning.shares import gpus_of, samples_per_gpu, shards_per_gpu
+from shoestring.planning.shares import samples_per_gpu, shards_per_gpu
 from shoestring.planning.trace import Tracer
 from shoestring.planning.trace.record import Trace
 from shoestring.recipe.options import LoadedRecipe
@@ -269,7 +269,7 @@ def trace_settings(
         traced,
         accumulate=microbatches,
         device=target.device,
-        gpus=gpus_of(settings),
+        gpus=settings.processes,
         torch_ddp=uses_torch_ddp(loaded, settings),
         loading="transformers" if is_quantized_elsewhere else "engine",
         options=options,
@@ -278,7 +278,7 @@ def trace_settings(
 
 def uses_torch_ddp(loaded: LoadedRecipe, settings: Settings) -> bool:
     """Return whether torch's DistributedDataParallel exchanges gradients, as in a loop other than the engine's."""
-    return loaded.parts.learning.other_loop and gpus_of(settings) > 1 and settings.sharding not in GATHERS
+    return loaded.parts.learning.other_loop and settings.processes > 1 and settings.sharding not in GATHERS
 
 
 def priced(
@@ -327,7 +327,7 @@ def memory_of(
         trace,
         target.device,
         allocator=settings.allocator or "segments",
-        gpus=gpus_of(settings),
+        gpus=settings.processes,
         cudnn_benchmark=uses_cudnn_benchmark(settings, loaded.parts),
         deterministic=not loaded.parts.learning.other_loop,
         varying=varying,
@@ -378,7 +378,7 @@ def seconds_of(
     samples: for 9 samples in microbatches of 5, as 4 / 5; shorter samples have the work of their padded length.
     Processes on a CPU share its cores, so they are predicted to take as long as one.
     """
-    gpus = gpus_of(settings)
+    gpus = settings.processes
     samples = samples or samples_per_gpu(loaded.effective_batch, settings)
     if device.kind == "cpu":
         gpus, samples = 1, samples * gpus

@@ -9,7 +9,7 @@ from shoestring.hardware.catalog import Target
 from shoestring.planning.candidates import Candidate
 from shoestring.planning.estimate.disk import checkpoint_bytes
 from shoestring.planning.estimate.streaming import host_bytes
-from shoestring.planning.shares import gpus_of, states_shares
+from shoestring.planning.shares import states_shares
 
 _FP32 = 4
 """Bytes of each value of an adapter's weights."""
@@ -119,7 +119,7 @@ def planned_host(chosen: Candidate, target: Target) -> PlannedHost:
     state = checkpoint_bytes(chosen.trace, states_shares(chosen.settings))
     parts = {"copy of the state for saving": round(COPY_SHARE * state.full)}
     if target.device.kind != "cpu":
-        gpus = gpus_of(chosen.settings)
+        gpus = chosen.settings.processes
         loading = gpus * chosen.trace.loading_host_bytes
         if loading > sum(parts.values()):
             parts = {"loading of the weights": loading}
@@ -137,4 +137,4 @@ def _streamed(chosen: Candidate, source: str) -> dict[str, int]:
     settings = chosen.settings
     if not settings.streamed_blocks or (settings.stream_from or "host") != source:
         return {}
-    return {"streamed weights": gpus_of(settings) * host_bytes(chosen.trace, settings.streamed_blocks)}
+    return {"streamed weights": settings.processes * host_bytes(chosen.trace, settings.streamed_blocks)}

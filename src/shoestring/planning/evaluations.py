@@ -13,7 +13,6 @@ from shoestring.planning.counts import Counts
 from shoestring.planning.estimate.span import NOTHING, Span
 from shoestring.planning.estimate.time import update_seconds
 from shoestring.planning.sessions import Parts
-from shoestring.planning.shares import gpus_of
 from shoestring.planning.trace import Tracer
 from shoestring.recipe.options import LoadedRecipe
 
@@ -78,7 +77,7 @@ def _evaluation_seconds(tracer: Tracer, loaded: LoadedRecipe, target: Target, ch
         return None
     else:
         seconds, size = chosen.time.parts.get("forward", 0.0), loaded.effective_batch
-    gpus = gpus_of(chosen.settings)
+    gpus = chosen.settings.processes
     # Without checkpointing and dropout the forward pass of an evaluation is that of training at most. That of training
     # is already of all GPUs.
     is_divided = parts.evaluation.evaluation_work and parts.divides_evaluation and target.device.kind != "cpu"

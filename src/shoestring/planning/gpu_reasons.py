@@ -7,7 +7,6 @@ from shoestring.base.units import bytes_text, seconds_text
 from shoestring.hardware.catalog import Target
 from shoestring.planning.candidates import Candidate, memory_of_parts
 from shoestring.planning.search import TIE_RATIO
-from shoestring.planning.shares import gpus_of
 from shoestring.recipe.options import LoadedRecipe
 
 _DIVIDED = {
@@ -23,7 +22,7 @@ def gpu_reasons(
 ) -> Iterator[str]:
     """Yield why the first candidate uses so many GPUs, and why they share what they share."""
     chosen = candidates[0]
-    gpus = gpus_of(chosen.settings)
+    gpus = chosen.settings.processes
     if target.device.kind == "cpu":
         if gpus > 1:
             yield (
@@ -109,11 +108,11 @@ def _sharding_reason(candidates: Sequence[Candidate]) -> str:
     replicas = [
         candidate
         for candidate in candidates
-        if candidate.settings.sharding == "ddp" and gpus_of(candidate.settings) == gpus_of(chosen.settings)
+        if candidate.settings.sharding == "ddp" and candidate.settings.processes == chosen.settings.processes
     ]
     best = replicas[0] if replicas else None
     prefix = f"sharding {sharding}: each GPU has a share of the {_DIVIDED[sharding]}"
-    gpus = gpus_of(chosen.settings)
+    gpus = chosen.settings.processes
     limit = "" if sharding == "zero1" else f". The run continues bit for bit on {gpus} GPUs only"
     if best is None or not best.fits:
         return f"{prefix}, because those of a whole model do not fit{limit}"
@@ -127,11 +126,11 @@ def _sharding_reason(candidates: Sequence[Candidate]) -> str:
 
 
 def _best_on(candidates: Sequence[Candidate], *, several: bool) -> Candidate | None:
-    return next((candidate for candidate in candidates if (gpus_of(candidate.settings) > 1) is several), None)
+    return next((candidate for candidate in candidates if (candidate.settings.processes > 1) is several), None)
 
 
 def _name(candidate: Candidate, target: Target) -> str:
-    gpus = gpus_of(candidate.settings)
+    gpus = candidate.settings.processes
     if gpus < target.gpus:
         return f"{gpus} of the {target.gpus} GPUs"
     return "both GPUs" if gpus == 2 else f"all {gpus} GPUs"

@@ -25,7 +25,7 @@ from shoestring.planning.search import (
     smallest,
     weights_exceed_memory,
 )
-from shoestring.planning.shares import gpus_of, samples_per_shard
+from shoestring.planning.shares import samples_per_shard
 from shoestring.planning.streamed import candidates_with_streaming
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.techniques.trainable import DIVIDING_WEIGHTS, TRAINED, sharding_problems
@@ -90,7 +90,7 @@ def divisor_reasons(candidates: Candidates) -> Iterator[str]:
 
 def _search(candidates: Candidates, requested: Settings) -> list[Candidate]:
     (first, *smaller) = layouts(candidates.loaded, candidates.target, requested)
-    can_shard = gpus_of(first) > 1 and requested.sharding is None
+    can_shard = first.processes > 1 and requested.sharding is None
     if can_shard and weights_exceed_memory(candidates, first) and "zero3" in _shardings(candidates, first):
         candidates.prefetch(smallest(candidates, first.replace(sharding="zero3")))
     pool = collect_candidates(candidates, first)
@@ -124,8 +124,11 @@ def divide(loaded: LoadedRecipe, target: Target, requested: Settings) -> Setting
     if requested.is_pipeline:
         requested = requested.replace(gpus=2)
     if requested.gpus:
-        if problems := list(_count_problems(target, requested.gpus, divides_blocks=requested.is_pipeline)):
-            raise UsageError("the settings need more GPUs", problems=problems, hint="leave gpus to the plan")
+        if problems := list(_count_problems(target, requested)):
+            hint = "leave gpus to the plan"
+            if requested.is_pipeline:
+                hint = "choose a target with two GPUs, such as kaggle-t4x2, or leave sharding to the plan"
+            raise UsageError("the settings need more GPUs", problems=problems, hint=hint)
         return _on_gpus(requested, requested.gpus)
     limit = (
         1 if loaded.parts.learning.whole_batch else min(target.processes, requested.logical_shards or target.processes)
@@ -139,14 +142,14 @@ def layouts(loaded: LoadedRecipe, target: Target, requested: Settings) -> list[S
     Raises UsageError if the recipe or the target does not support the requested ones.
     """
     divided = divide(loaded, target, requested)
-    if requested.gpus is None and gpus_of(divided) > loaded.effective_batch:
+    if requested.gpus is None and divided.processes > loaded.effective_batch:
         divided = _on_gpus(requested, 1 << (loaded.effective_batch.bit_length() - 1))
     _require_possible(loaded, target, divided)
     # A sharding that is requested is for several GPUs, and so are the logical shards of a library's trainer.
     is_open = requested.gpus is None and requested.sharding in (None, "ddp")
     if loaded.parts.learning.trainer is not None and requested.logical_shards is not None:
         is_open = False
-    return [divided, _on_gpus(requested, 1)] if is_open and gpus_of(divided) > 1 else [divided]
+    return [divided, _on_gpus(requested, 1)] if is_open and divided.processes > 1 else [divided]
 
 
 def _on_gpus(requested: Settings, gpus: int) -> Settings:
@@ -154,9 +157,12 @@ def _on_gpus(requested: Settings, gpus: int) -> Settings:
     return settings.replace(logical_shards=requested.logical_shards or settings.processes)
 
 
-def _count_problems(target: Target, gpus: int, *, divides_blocks: bool = False) -> Iterator[str]:
-    if divides_blocks and not target.gpus:
-        yield f"sharding=pipeline: {target.name} has no GPU, and the model is divided between two"
+def _count_problems(target: Target, requested: Settings) -> Iterator[str]:
+    gpus = requested.gpus or 1
+    if requested.is_pipeline:
+        if target.gpus < gpus:
+            available = plural(target.gpus, "GPU") if target.gpus else "no GPU"
+            yield f"sharding=pipeline: {target.name} has {available}, and the model is divided between two"
         return
     if target.gpus and gpus > target.gpus:
         yield f"gpus={gpus}: {target.name} has {plural(target.gpus, 'GPU')}"
@@ -165,7 +171,7 @@ def _count_problems(target: Target, gpus: int, *, divides_blocks: bool = False) 
 
 
 def _require_possible(loaded: LoadedRecipe, target: Target, settings: Settings) -> None:
-    gpus, shards, sharding = gpus_of(settings), settings.logical_shards, settings.sharding
+    gpus, shards, sharding = settings.processes, settings.logical_shards, settings.sharding
     problems = []
     if gpus > loaded.effective_batch:
         samples = plural(loaded.effective_batch, "sample")
@@ -219,7 +225,7 @@ def _with_other_sharding(candidates: Candidates, replicas: Settings, pool: Seque
         settings = replicas.replace(sharding=sharding)
         best = fastest([*pool, *sharded])
         if best is None:
-            is_useful = bool(pool) and _can_fit(candidates, pool, _DIVIDED[sharding], gpus_of(settings))
+            is_useful = bool(pool) and _can_fit(candidates, pool, _DIVIDED[sharding], settings.processes)
         else:
             is_useful = _can_be_faster(candidates, pool, settings)
         if is_useful:
@@ -295,7 +301,7 @@ def _can_be_faster(candidates: Candidates, pool: Sequence[Candidate], settings: 
         full,
         micro_batch_sizes(candidates, settings),
         counts,
-        spare_bytes=divided - divided // gpus_of(best.settings),
+        spare_bytes=divided - divided // best.settings.processes,
         changes={"sharding": settings.sharding},
     )
     return prediction is not None and prediction[0] < best.comparable_seconds
@@ -323,10 +329,10 @@ def _ideal_seconds(candidates: Candidates, pool: Sequence[Candidate], settings: 
 def _preferring_one_gpu(ranked: list[Candidate]) -> list[Candidate]:
     """Return the candidates with the best one of one GPU first if several GPUs are not faster beyond a tie."""
     best = ranked[0]
-    if not best.fits or gpus_of(best.settings) == 1 or best.time is None:
+    if not best.fits or best.settings.processes == 1 or best.time is None:
         return ranked
     for candidate in ranked:
         is_tie = candidate.fits and candidate.comparable_seconds < best.comparable_seconds * TIE_RATIO
-        if is_tie and gpus_of(candidate.settings) == 1:
+        if is_tie and candidate.settings.processes == 1:
             return [candidate, *(other for other in ranked if other is not candidate)]
     return ranked

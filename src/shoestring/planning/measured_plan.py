@@ -15,7 +15,6 @@ from shoestring.planning.measurement import Measurement, Prediction
 from shoestring.planning.plan import Plan
 from shoestring.planning.schedule import make_schedule
 from shoestring.planning.sessions import WAITING, Parts, Work
-from shoestring.planning.shares import gpus_of
 from shoestring.planning.times import PlannedTime
 from shoestring.recipe.options import LoadedRecipe
 
@@ -38,7 +37,7 @@ def with_measurement(
     predicted. `planning_seconds` are those of the session that the plan and the probe have taken.
     """
     plan = replace(plan, measured=replace(measured, predicted=_prediction(plan)))
-    if gpus_of(plan.settings) > measured.processes:
+    if plan.settings.processes > measured.processes:
         return plan
     plan = replace(plan, memory=_memory(plan, measured, loaded), time=_time(plan, measured))
     plan = replace(plan, work=_work(plan, planning_seconds))

@@ -1,6 +1,6 @@
 """Making a plan: the search for settings, then the costs, sessions, reasons and proposals of what it has chosen."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from time import monotonic
@@ -16,7 +16,7 @@ from shoestring.hardware.probe import platform_here
 from shoestring.planning.advice import AdviceContext, advice
 from shoestring.planning.candidates import Candidate, Candidates
 from shoestring.planning.commands import plan_command
-from shoestring.planning.costs import planned_disk, planned_host
+from shoestring.planning.costs import PlannedDisk, planned_disk, planned_host
 from shoestring.planning.counts import Counts
 from shoestring.planning.estimate.calibration import Calibration
 from shoestring.planning.evaluations import predict_evaluations
@@ -161,7 +161,9 @@ def plan_with(
         limits=tuple(bounds),
         binding=binding(bounds),
         changes=tuple(changes(bounds, proposed, target)),
-        fallbacks=tuple(fallbacks.descriptions(chosen.settings, _fallback_limits(loaded, chosen, facts, target))),
+        fallbacks=tuple(
+            fallbacks.descriptions(chosen.settings, _fallback_limits(loaded, chosen, facts, target, disk_of))
+        ),
         reasons=(
             *reasons(ranked, loaded, target, requested, facts, bounds),
             *allocator_reasons,
@@ -187,7 +189,9 @@ def _image(loaded: LoadedRecipe, target: Target) -> ImageAnswer | None:
     return image_answer(platform.name, required(required_extras(loaded)))
 
 
-def _fallback_limits(loaded: LoadedRecipe, chosen: Candidate, facts: Facts, target: Target) -> fallbacks.Limits:
+def _fallback_limits(
+    loaded: LoadedRecipe, chosen: Candidate, facts: Facts, target: Target, disk_of: Callable[[Candidate], PlannedDisk]
+) -> fallbacks.Limits:
     settings = chosen.settings
     least = fallbacks.least_micro_batch(
         batch_norm=facts.batch_norm, whole_batch=settings.micro_batch if loaded.parts.learning.whole_batch else None
@@ -200,10 +204,20 @@ def _fallback_limits(loaded: LoadedRecipe, chosen: Candidate, facts: Facts, targ
         # A library's trainer has its own optimizer.
         batched_step=loaded.parts.learning.trainer is None
         and (batched_by_default or settings.optimizer_kernel in ("foreach", "fused")),
-        streamable=0 if settings.is_pipeline else sum(map(bool, chosen.trace.block_bytes)),
+        streamable=_streamable(chosen, lambda item: planned_host(item, target).fits and disk_of(item).fits),
         # That of the smallest microbatches, which come before smaller groups.
         sharing=-(-rows_per_shard(loaded, facts, settings) // least) if settings.stream_order == "block" else 0,
     )
+
+
+def _streamable(chosen: Candidate, fits: Callable[[Candidate], bool]) -> int:
+    """Return how many blocks can be streamed from where the host, or its disk, has room for them."""
+    least, blocks = chosen.settings.streamed_blocks or 0, sum(map(bool, chosen.trace.bytes_of_all_blocks))
+    counts = range(blocks, least, -1) if least else ()
+    further = (
+        count for count in counts if fits(replace(chosen, settings=chosen.settings.replace(streamed_blocks=count)))
+    )
+    return next(further, least)
 
 
 def _next_command(

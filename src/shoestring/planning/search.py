@@ -28,7 +28,6 @@ from shoestring.planning.micro_batch import (
     predict_bytes,
 )
 from shoestring.planning.projection import in_precision, interpolated
-from shoestring.planning.shares import gpus_of
 from shoestring.planning.weight_type import precision_of_frozen_weights
 
 TIE_RATIO = 1.1
@@ -98,7 +97,7 @@ def rank(candidate: Candidate) -> tuple[bool, float, float, bool]:
     bytes_, rounded = candidate.memory.high_bytes, candidate.settings.precision != "fp32"
     if not candidate.fits:
         return (True, bytes_, candidate.comparable_seconds, rounded)
-    size = (candidate.settings.micro_batch or 0) * gpus_of(candidate.settings)
+    size = (candidate.settings.micro_batch or 0) * candidate.settings.processes
     return (False, candidate.comparable_seconds, bytes_ if candidate.time else -size, rounded)
 
 
@@ -144,7 +143,7 @@ def _resolve_cuda_graphs(requested: Settings, device: Device) -> Settings:
 
 def weights_exceed_memory(candidates: Candidates, requested: Settings) -> bool:
     """Return whether the weights alone fill the device, so that no microbatch, precision or recomputation can fit."""
-    divides_weights = requested.sharding == "zero3" and gpus_of(requested) > 1
+    divides_weights = requested.sharding == "zero3" and requested.processes > 1
     if divides_weights or requested.offload == "parameters" or requested.streamed_blocks:
         return False
     return candidates.tracer.facts.weight_bytes > candidates.target.device.memory_bytes

@@ -6,22 +6,14 @@ SHARDED_STATES = ("zero1", "zero2", "zero3")
 """The values of `sharding` under which each GPU has a share of the optimizer's states."""
 
 
-def gpus_of(settings: Settings) -> int:
-    """Return the number of GPUs, or processes on a CPU, that have samples of their own: with `sharding=pipeline` one.
-
-    Plans of version 0.1.0 have no such setting, and use one.
-    """
-    return settings.processes
-
-
 def shards_per_gpu(settings: Settings) -> int:
     """Return how many logical shards a GPU computes one after the other."""
-    return (settings.logical_shards or gpus_of(settings)) // gpus_of(settings)
+    return (settings.logical_shards or settings.processes) // settings.processes
 
 
 def samples_per_shard(effective_batch: int, settings: Settings) -> int:
     """Return the samples of the largest logical shard, which no microbatch exceeds."""
-    return -(-effective_batch // (settings.logical_shards or gpus_of(settings)))
+    return -(-effective_batch // (settings.logical_shards or settings.processes))
 
 
 def samples_per_gpu(effective_batch: int, settings: Settings) -> int:
@@ -31,4 +23,4 @@ def samples_per_gpu(effective_batch: int, settings: Settings) -> int:
 
 def states_shares(settings: Settings) -> int:
     """Return how many GPUs divide the optimizer's states among them."""
-    return gpus_of(settings) if settings.sharding in SHARDED_STATES else 1
+    return settings.processes if settings.sharding in SHARDED_STATES else 1

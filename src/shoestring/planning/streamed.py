@@ -28,7 +28,7 @@ from shoestring.planning.estimate.streaming import host_bytes, saved_bytes
 from shoestring.planning.load import rows_per_shard
 from shoestring.planning.micro_batch import LONG_TRACE_EVENTS, MIN_SPEEDUP, predict_bytes
 from shoestring.planning.search import micro_batch_sizes, rank, smallest
-from shoestring.planning.shares import gpus_of, shards_per_gpu
+from shoestring.planning.shares import shards_per_gpu
 from shoestring.techniques.streaming.schedule import SLOTS
 
 MOST_TRACES = 5
@@ -167,7 +167,7 @@ def _may_change_order(candidate: Candidate) -> bool:
         and settings.checkpointing == "full"
         and settings.compile == "no"
         and settings.sharding in WHOLE
-        and gpus_of(settings) == shards_per_gpu(settings) == 1
+        and settings.processes == shards_per_gpu(settings) == 1
         and can_change_order(candidate.trace)
     )
 
@@ -180,7 +180,7 @@ def _with_block_order(
     Their number of blocks and microbatch are chosen anew: copies do not depend on the microbatch any more.
     """
     best = min(usual, key=rank, default=None)
-    layout = next((layout for layout in layouts if gpus_of(layout) == 1), None)
+    layout = next((layout for layout in layouts if layout.processes == 1), None)
     if best is None or layout is None or not _waits(best):
         return []
     layout = layout.replace(stream_from=best.settings.stream_from)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from shoestring.base.errors import RunError
 from shoestring.base.units import bytes_text
 from shoestring.hardware.catalog import smallest_gpu
 from shoestring.recipe.parts import Parts
 from shoestring.techniques.fallbacks import STREAM_FURTHER, Phase, Step, next_step
+from shoestring.techniques.pipeline.blocks import crossing_of
 from shoestring.training.checkpoint.divided import own
 from shoestring.training.engine.block_order import CheckedBlockOrder
 from shoestring.training.engine.parallel.errors import RanksApartError
@@ -36,7 +38,12 @@ def recovering_update(
     """
 
     def stream_further() -> str:
-        step = next_step("update", state.sizes, state.limits()) if state.sizes.streamed_blocks else None
+        if not state.sizes.streamed_blocks:
+            return ""
+        # Processes share the memory of their host, and have to repeat the update in the same way.
+        processes = request.processes
+        streamable = processes.share(lambda: state.streamable(processes.count))
+        step = next_step("update", state.sizes, replace(state.limits(), streamable=streamable))
         if step is None or step.fallback is not STREAM_FURTHER:
             return ""
         state.resize(step.sizes)
@@ -149,16 +156,38 @@ def does_not_fit(
         f"{bytes_text(part['bytes'])}"
         for part in sorted(planned.get("parts", []), key=lambda part: -int(part["bytes"]))[:3]
     ]
-    gpu_bytes = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
-    if gpu_bytes:
-        reserved = torch.cuda.max_memory_reserved(device)
-        problems.append(f"the GPU has {bytes_text(gpu_bytes)}, of which torch reserved {bytes_text(reserved)}")
+    gpus = _gpus(state.model, device)
+    problems += [
+        f"{gpu.name} has {bytes_text(gpu.bytes)}, of which torch reserved {bytes_text(gpu.reserved_bytes)}"
+        for gpu in gpus
+    ]
     size = WHOLE_BATCH.format(size=state.sizes.micro_batch) if is_whole else "with the smallest microbatch"
     return RunError(
         f"out of memory {size}{recomputed}: {failure}",
         problems=problems,
-        hint=_hint(gpu_bytes, is_whole=is_whole),
+        hint=_hint(gpus[0].bytes if gpus else 0, is_whole=is_whole),
     )
+
+
+class _Gpu(NamedTuple):
+    """The memory of a GPU, and the most that torch has had of it."""
+
+    name: str
+    bytes: int
+    reserved_bytes: int
+
+
+def _gpus(model: nn.Module, device: torch.device) -> list[_Gpu]:
+    """Return the GPUs of a session, the one that had the least memory left first; none on a CPU."""
+    if device.type != "cuda":
+        return []
+    crossing = crossing_of(model)
+    divided = {crossing.first: "GPU 0", crossing.second: "GPU 1"} if crossing else {}
+    gpus = [
+        _Gpu(name, torch.cuda.get_device_properties(place).total_memory, torch.cuda.max_memory_reserved(place))
+        for place, name in (divided or {device: "the GPU"}).items()
+    ]
+    return sorted(gpus, key=lambda gpu: gpu.bytes - gpu.reserved_bytes)
 
 
 def persistent_bytes(state: State) -> dict[str, int]:

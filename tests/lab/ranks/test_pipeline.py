@@ -81,7 +81,8 @@ def test_weights_in_4_bits_are_divided_too(ranks_on, tmp_path, streamed):
 )
 def test_peaks_of_both_gpus_are_those_of_the_estimate(ranks_on, tmp_path, values):
     target, values = find("kaggle-t4x2"), values | PIPELINE
-    (peaks,) = ranks_on("kaggle-t4x2").run(1, pipelined.peak_of_wide, run=tmp_path / "run", values=values)
+    driver = ranks_on("kaggle-t4x2")
+    (peaks,) = driver.run(1, pipelined.peak_of_wide, run=tmp_path / "run", values=values, seconds=300)
     loaded, settings = choose(pipelined.Wide(), values)
     with Tracer(loaded) as tracer:
         trace = trace_settings(tracer, loaded, target, settings)

@@ -12,8 +12,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from shoestring.base.garbage import collection_paused
 from shoestring.base.settings import Settings
-from shoestring.planning.trace.record import Alloc, Event, Free, Storage
+from shoestring.planning.trace import templates
+from shoestring.planning.trace.event_log import EventLog, Position
+from shoestring.planning.trace.record import Alloc, Event, Free, Op, Storage
 from shoestring.recipe import finding
 
 LAYERS = 6
@@ -32,6 +35,7 @@ _SIZES = {
 }
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
+    "llama8": {"num_hidden_layers": 8},
     "qwen2": {},  # with biases, whose casts are freed when forward ends
     "qwen3": {"head_dim": 8},
     "gemma2": {"head_dim": 8, "sliding_window": 6, "num_hidden_layers": 8},
@@ -141,14 +145,16 @@ class Blocks:
         return torch.optim.SGD(model.parameters(), lr=0.1)
 
 
-def canonical(storages: tuple[Storage, ...], events: tuple[Event, ...]) -> list[Any]:
-    """Return the events with storages numbered by their first appearance, with their bytes and parts."""
+def canonical(storages: tuple[Storage, ...], events: tuple[Event, ...], log: EventLog) -> list[Any]:
+    """Return the events with storages numbered by their first appearance, with their bytes and parts, and devices."""
     numbers: dict[int, int] = {}
+    devices = log.storage_devices or [0] * len(storages)
+    assert len(devices) == len(storages)
     return [
-        (type(event), numbers.setdefault(event.storage, len(numbers)), storages[event.storage])
+        (type(event), numbers.setdefault(event.storage, len(numbers)), storages[event.storage], devices[event.storage])
         if isinstance(event, Alloc | Free)
-        else event
-        for event in events
+        else (event, position in log.second_operators)
+        for position, event in enumerate(events)
     ]
 
 
@@ -170,20 +176,22 @@ def fold(
     simulated_place.Folding = Counted  # type: ignore[misc]
     loaded = finding.load(recipe, options) if isinstance(recipe, str) else finding.find(recipe)
     records = []
+    chosen = Settings(**{"micro_batch": 2, "precision": "fp16", "checkpointing": "no", "gpus": gpus, **settings})
     for folds in (True, False):
+        recorder = Recorder()
         try:
             record = update.run(
-                Recorder(),
+                recorder,
                 loaded,
-                Settings(**{"micro_batch": 2, "precision": "fp16", "checkpointing": "no", **settings}),
+                chosen,
                 accumulate=accumulate,
                 capability=capability,
-                gpus=gpus,
+                gpus=chosen.processes,
                 folds=folds,
             )
         except NotRepeatableError as error:
             return 0, f"not repeatable: {error}"
-        records.append(canonical(record.storages, record.events))
+        records.append([*canonical(record.storages, record.events, recorder.log), record.block_uses])
     folded, whole = records
     if folded == whole:
         return counts[0].count, "equal"
@@ -200,7 +208,8 @@ def serve(connection: Connection, folder: str) -> None:
     child._open(finding.load("finetune", {"model": folder, "rows": 100, "row_tokens": 24}))
     while request := connection.recv():
         try:
-            connection.send(fold(*request))
+            with collection_paused():  # tensors in reference cycles would be freed at different times
+                connection.send(fold(*request))
         except Exception as error:  # noqa: BLE001 - reported by the test
             connection.send((0, repr(error)))
 
@@ -217,8 +226,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folders = {}
     for family, sizes in FAMILIES.items():
         folder: Path = tmp_path_factory.mktemp(family)
-        config = transformers.CONFIG_MAPPING[family](**_SIZES | sizes)
-        config.architectures = [transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[family]]
+        kind = family.rstrip("8")
+        config = transformers.CONFIG_MAPPING[kind](**_SIZES | sizes)
+        config.architectures = [transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]]
         config.save_pretrained(folder)
         folders[family] = str(folder)
     return folders
@@ -285,6 +295,19 @@ AMPERE = {"capability": (8, 0)}
             2,
             marks=pytest.mark.slow,
         ),
+        (
+            "llama8",  # two groups of four blocks
+            {"lora_r": 4},
+            {"gpus": 2, "sharding": "pipeline", "checkpointing": "full", "streamed_blocks": 6, "accumulate": 2},
+            4 * 2,
+        ),
+        pytest.param(
+            "gemma3_text",
+            {"lora_r": 4, "quantization": "nf4", "method": "dpo"},
+            {"gpus": 2, "sharding": "pipeline", "accumulate": 3},
+            6 * 2 * 2 * 2,
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "llama", {"lora_r": None}, {"capability": None, "precision": "fp32"}, CALLS, marks=pytest.mark.slow
         ),
@@ -309,6 +332,26 @@ def test_language_model(
 ) -> None:
     options = {"model": folders[family], "rows": 100, "row_tokens": 24, **options}
     assert fold_case("finetune", options, **settings) == (calls, "equal")
+
+
+def test_repeated_events_are_on_the_device_of_their_template() -> None:
+    log = EventLog()
+    log.divides = True
+    operator = Op(name="operator", flops=0, bytes=8, precision="fp32")
+
+    def record(device: int) -> Position:
+        start = log.position()
+        log.device = device
+        log.allocate(8, None)
+        log.append_operator(operator, 1, 0)
+        return start
+
+    template = templates.make(log, record(1), {})
+    record(0)
+    templates.repeat(log, template, [None], lambda _: None)
+    assert log.storage_devices == [1, 0, 1] and log.second_operators == {1, 5}
+    with pytest.raises(templates.NotRepeatableError, match="on two devices"):
+        templates.make(log, Position(0, 0, 0, 0), {})
 
 
 @pytest.mark.parametrize(("family", "precision"), [("bert", "fp16"), ("gpt2", "fp32")])

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import tempfile
+from functools import partial
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
 from shoestring.techniques.streaming import placement, slots
 from shoestring.techniques.streaming.slots import PlainSlot
+from shoestring.training.monitor.events import read
 from tests.ranks import run_ranks
 from tests.sessions import CPU, ActingAtLoss, session
 from tests.slow import slow_except
@@ -178,11 +180,15 @@ def test_full_fine_tuning_and_8_bit_states(tmp_path):
 
 
 class RunsOutOfMemory(ActingAtLoss):
-    """Several times in a row, so that microbatches become smaller and then all blocks are recomputed."""
+    """So many times in a row."""
+
+    def __init__(self, *arguments, failures):
+        super().__init__(*arguments)
+        self.failures = failures
 
     def loss(self, model, batch, **stage):
         value = super().loss(model, batch, **stage)
-        if -3 <= self._count <= 0:
+        if -self.failures < self._count <= 0:
             value.register_hook(self._fail)
         return value
 
@@ -192,11 +198,11 @@ class RunsOutOfMemory(ActingAtLoss):
 
 @pytest.mark.slow
 def test_same_bits_after_running_out_of_memory(tmp_path):
-    def wrap(recipe):
-        return RunsOutOfMemory(recipe, 4, lambda: None)
+    def wrap(failures, recipe):
+        return RunsOutOfMemory(recipe, 4, lambda: None, failures=failures)
 
-    session(Deep(), tmp_path / "plain", LORA, wrap=wrap)
-    session(Deep(), tmp_path / "run", {**LORA, "streamed_blocks": 5}, wrap=wrap)
+    session(Deep(), tmp_path / "plain", LORA, wrap=partial(wrap, 4))
+    session(Deep(), tmp_path / "run", {**LORA, "streamed_blocks": 5}, wrap=partial(wrap, 5))
     assert "the activations of all 6 blocks are recomputed" in (tmp_path / "run" / "events.jsonl").read_text()
     assert training_result(tmp_path / "run") == training_result(tmp_path / "plain")
 
@@ -206,11 +212,17 @@ def test_each_of_two_processes_streams_its_blocks(tmp_path):
     values = {**LORA, "logical_shards": 2}
     session(Deep(), tmp_path / "plain", values)
 
-    def act(_):
-        session(Deep(), tmp_path / "run", {**values, "streamed_blocks": 5})
+    def act(rank):
+        # One of them runs out of memory, and both stream a block more.
+        def wrap(recipe):
+            return RunsOutOfMemory(recipe, 4, lambda: None, failures=rank)
+
+        session(Deep(), tmp_path / "run", {**values, "streamed_blocks": 4}, wrap=wrap)
         with pytest.raises(UsageError, match="streamed_blocks=5: with sharding=zero3") as raised:
             session(Deep(), tmp_path / "divided", {**values, "sharding": "zero3", "streamed_blocks": 5})
         assert "sharding=ddp" in str(raised.value)
 
     assert run_ranks(2, act, tmp_path) == [0, 0]
+    (event,) = (event for event in read(tmp_path / "run" / "events.jsonl") if event["event"] == "oom")
+    assert event["done"] == "5 of 6 blocks streamed"
     assert training_result(tmp_path / "run") == training_result(tmp_path / "plain")

@@ -67,6 +67,23 @@ def region(precision: Precision) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def in_other_thread() -> Iterator[None]:
+    """Compute a deferred backward as in torch's threads for the backward on GPUs, each of which counts its own regions.
+
+    The end of a region that recomputation opens then clears the cache, also within the forward of another microbatch.
+    The region that `techniques/pipeline/crossing.py` opens around the backward does not count either.
+    """
+    regions = torch.autocast_increment_nesting()
+    for _ in range(regions + 1):
+        torch.autocast_decrement_nesting()
+    try:
+        yield
+    finally:
+        for _ in range(regions):
+            torch.autocast_increment_nesting()
+
+
 def _kernel(operator: Any, policy: Callable[..., Any]) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         # As in C++, operators called by this operator are not cast again.

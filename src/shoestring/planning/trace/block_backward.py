@@ -20,12 +20,12 @@ _GRADIENT: Role = ("gradient",)
 
 
 class Backward:
-    """The backward of the blocks of a group, whose `parameters` each block has, in the `passes` of a microbatch."""
+    """The backward of the blocks of a group, whose `parameters` each block has."""
 
-    def __init__(self, log: EventLog, parameters: list[list[nn.Parameter]], passes: list[Pass]) -> None:
+    def __init__(self, log: EventLog, parameters: list[list[nn.Parameter]]) -> None:
         self.problem: NotRepeatableError | None = None
         """What went wrong. It is raised outside of backward, where an exception may abort the process."""
-        self._log, self._parameters, self._passes = log, parameters, passes
+        self._log, self._parameters = log, parameters
 
     def fold(self, current: Pass, call: Call, source: Tensor, results: list[Tensor]) -> Tensor:
         """Return the only tensor in `results`, of a folded block, with a backward that repeats that of the last block.
@@ -85,7 +85,7 @@ class Backward:
             return
         if call.start is None or call.incoming is None:
             raise NotRepeatableError("the result of a block has no gradient")
-        template = templates.make(self._log, call.start, self._roles(call))
+        template = templates.make(self._log, call.start, self._roles(current, call))
         gradients = self._gradients(call, gradient, template)
         if call.index > 1:
             current.backward, current.gradients = template, gradients
@@ -93,12 +93,12 @@ class Backward:
             raise NotRepeatableError("the backward of the second block has other events")
         call.is_complete = True
 
-    def _roles(self, call: Call) -> dict[int, Role]:
+    def _roles(self, current: Pass, call: Call) -> dict[int, Role]:
         """Return the roles of the storages that the backward of a block may free."""
         assert call.incoming is not None
         candidates: list[tuple[int | None, Role]] = [(call.input_index, _INPUT), (call.incoming[0], _GRADIENT)]
         candidates += [(storage, ("parameter", number)) for number, storage in enumerate(call.old_gradients)]
-        for number, other in enumerate(self._passes):
+        for number, other in enumerate(current.microbatch):
             storages = other.calls[call.index].storages if len(other.calls) > call.index else range(0)
             candidates += [(storage, ("forward", number, storage - storages.start)) for storage in storages]
         return {storage: role for storage, role in candidates if storage is not None}
@@ -139,7 +139,7 @@ class Backward:
         def free(step: Released) -> None:
             match step.role:
                 case "forward", int(number), int(offset):
-                    self._log.free_untracked(self._passes[number].calls[call.index].storages[offset])
+                    self._log.free_untracked(current.microbatch[number].calls[call.index].storages[offset])
                 case "parameter", int(number):
                     self._release(parameters[number].grad)
                 case role:

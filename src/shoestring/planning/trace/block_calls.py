@@ -7,6 +7,7 @@ parameters and the casts of its weights in autocast's cache do; autograd sees th
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -29,18 +30,23 @@ class Group:
 
     def __init__(self, log: EventLog, blocks: list[nn.Module]) -> None:
         self.blocks = blocks
-        self.passes: list[Pass] = []
-        """The passes of the current microbatch."""
         self.folded_calls = 0
         self._log = log
         self._parameters = [list(block.parameters()) for block in blocks]
-        self._backward = Backward(log, self._parameters, self.passes)
+        self._backward = Backward(log, self._parameters)
+        self._microbatches: deque[list[Pass]] = deque()
+        """The passes of each microbatch whose backward has not ended, the current one last."""
+
+    def begin_microbatch(self) -> None:
+        """Let the calls that follow be those of another microbatch."""
+        self._microbatches.append([])
 
     def call(self, index: int, args: Any, kwargs: Any, run: Callable[[], Any]) -> Any:
         """Run or fold the block with this index."""
-        if index == 0 and (not self.passes or len(self.passes[-1].calls) == len(self.blocks)):
-            self.passes.append(Pass())
-        current = self.passes[-1] if self.passes else None
+        passes = self._microbatches[-1]
+        if index == 0 and (not passes or len(passes[-1].calls) == len(self.blocks)):
+            passes.append(Pass(passes))
+        current = passes[-1] if passes else None
         if current is None or len(current.calls) != index:
             raise NotRepeatableError("blocks are called in another order")
         if not current.can_fold:
@@ -60,11 +66,15 @@ class Group:
             return self._run_last(current, arguments, run)
         return self._fold(current, index, arguments)
 
-    def check_complete(self) -> None:
-        """Raise NotRepeatableError unless every pass of the microbatch has ended as it does when all blocks run."""
+    def end_microbatch(self) -> None:
+        """Forget the earliest microbatch, whose backward has ended.
+
+        Raises NotRepeatableError unless every pass of it has ended as it does when all blocks run.
+        """
+        passes = self._microbatches.popleft()
         if self._backward.problem is not None:
             raise self._backward.problem
-        for current in self.passes:
+        for current in passes:
             if not any(call.is_folded for call in current.calls):
                 continue
             if len(current.calls) < len(self.blocks) or not all(call.is_complete for call in current.calls):

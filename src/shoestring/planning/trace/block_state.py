@@ -118,6 +118,8 @@ class Call:
 class Pass:
     """Calls of all blocks of a group, in their order, and the templates of their events."""
 
+    microbatch: list[Pass]
+    """The passes of the same microbatch, of which this is one."""
     can_fold: bool = True
     calls: list[Call] = field(default_factory=list)
     arguments: Arguments | None = None

@@ -109,6 +109,17 @@ class EventLog:
         """Return the events that were recorded after `start`."""
         return self._events[start.events :]
 
+    def devices_since(self, start: Position) -> set[int]:
+        """Return the devices of the storages and the operators that were recorded after `start`."""
+        if not self.divides:
+            return {0}
+        positions = range(start.events, len(self._events))
+        operators = (position for position in positions if isinstance(self._events[position], Op))
+        return {
+            *self.storage_devices[start.storages :],
+            *(int(position in self.second_operators) for position in operators),
+        }
+
     def sizes(self, start: int, end: int) -> list[int]:
         """Return the bytes of the storages with these indices."""
         return self._bytes[start:end]
@@ -131,11 +142,13 @@ class EventLog:
         """Record `steps` with new storages of these sizes and parts, and return the index of the first of them.
 
         Alloc and Free in `steps` count the storages from there. All steps that are no events are passed to `free`. The
-        new storages have no tensors, until `bind` is called.
+        new storages have no tensors, until `bind` is called. All of them, and the operators, are on `device`.
         """
         first = len(self._bytes)
         self._bytes += sizes
         self._parts += parts
+        if self.divides:
+            self.storage_devices += [self.device] * len(sizes)
         append, untracked = self._events.append, self._untracked
         for step in steps:  # millions in a model with scans: `match` and methods take most of the time
             if isinstance(step, Op):

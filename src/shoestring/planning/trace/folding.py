@@ -3,9 +3,10 @@
 A trace takes its time in Python, for each operator, and the blocks of a language model are identical. The first two and
 the last block of a group run. The events of the second one's forward are repeated for the following blocks, with new
 storages; in backward, which runs in reverse, those of the last one. The record is exactly that of running all blocks:
-the last block's forward and the second one's backward run after the folded blocks, and must have the same events. The
-time steps of a scan are folded in the same way (`time_steps.py`). Whatever else could make a difference raises
-NotRepeatableError; the model is then traced without folding.
+the last block's forward and the second one's backward run after the folded blocks, and must have the same events. If
+the model is divided between two devices, each has groups of its own, and the backward of a microbatch runs within the
+forward of the next one or after it. The time steps of a scan are folded in the same way (`time_steps.py`). Whatever
+else could make a difference raises NotRepeatableError; the model is then traced without folding.
 """
 
 from __future__ import annotations
@@ -30,13 +31,15 @@ _LEAST_BLOCKS = 4
 class Folding:
     """Folds identical `blocks` of the model, and scans, in the microbatches that run in the context `microbatch`.
 
-    Without `blocks`, None, nothing is folded.
+    Without `blocks`, None, nothing is folded; no scans are in a model that is divided between two devices.
     """
 
     def __init__(self, log: EventLog, model: nn.Module, blocks: Sequence[nn.Module] | None) -> None:
         self._log = log
+        self._microbatches = 0
+        """The number of microbatches whose backward has not ended."""
         self._groups = [Group(log, blocks) for blocks in identical.groups(model, blocks or (), _LEAST_BLOCKS)]
-        self.scans = None if blocks is None else Scans(log)
+        self.scans = None if blocks is None or log.divides else Scans(log)
         self._is_active = False
 
     @property
@@ -50,18 +53,29 @@ class Folding:
 
     @contextmanager
     def microbatch(self) -> Iterator[None]:
-        """Fold blocks that are called in the context. Raises NotRepeatableError."""
+        """Fold blocks that are called in the context; `end_microbatch` has to follow the backward.
+
+        Raises NotRepeatableError.
+        """
         for group in self._groups:
-            group.passes.clear()
+            group.begin_microbatch()
+        self._microbatches += 1
         self._is_active = True
         try:
             with self.scans.microbatch() if self.scans else nullcontext():
                 yield
         finally:
             self._is_active = False
+
+    def end_microbatch(self) -> None:
+        """End the earliest microbatch, whose backward is complete.
+
+        Raises NotRepeatableError if its record may differ from that of running all blocks.
+        """
         for group in self._groups:
-            group.check_complete()
-        if self._log.untracked:
+            group.end_microbatch()
+        self._microbatches -= 1
+        if not self._microbatches and self._log.untracked:
             raise NotRepeatableError("storages of a block remain allocated")
 
     @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from shoestring.base.settings import Settings
-from shoestring.planning.trace import simulated_device
+from shoestring.planning.trace import autocast, simulated_device
 from shoestring.planning.trace.event_log import EventLog
 from shoestring.planning.trace.folding import Folding
 from shoestring.techniques import nested
@@ -96,7 +96,9 @@ class Microbatches:
         number, index = self._position
         is_last = self._is_computed
         self._log.mark("backward", number, index if is_last else index - 1)
-        yield
+        with autocast.in_other_thread():
+            yield
+        self.folding.end_microbatch()
         if not is_last:
             self._log.mark("forward", number, index)
 
@@ -106,6 +108,8 @@ class Microbatches:
         with self.folding.microbatch():
             result = work(batch, expected)
             self.hooks.after_backward()
+        if not self._settings.is_pipeline:
+            self.folding.end_microbatch()
         self._log.label((parameter.grad for parameter in self._model.parameters()), "gradients")
         return result
 

@@ -65,7 +65,7 @@ class SimulatedPlace:
         """`model` is the adapted model in host memory. Calls of its blocks are redirected until `stack` is closed."""
         self._log, self._model, self._microbatches, self._stack = log, model, microbatches, stack
         self._is_gpu, self._torch_ddp, self._way_of_loading = is_gpu, torch_ddp, way_of_loading
-        self._folds = folds and settings.offload == "no" and not torch_ddp and not settings.is_pipeline
+        self._folds = folds and settings.offload == "no" and not torch_ddp
         self._gpus = gpus
         self._own_shards = traced_shards(settings, gpus, torch_ddp=torch_ddp)
         self.ranks = self._ranks(0)

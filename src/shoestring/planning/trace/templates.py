@@ -51,12 +51,14 @@ class Template:
     """Python functions called after it."""
     survivors: frozenset[int]
     """The new storages that are not freed."""
+    device: int
+    """The device of the storages and the operators."""
 
 
 def make(log: EventLog, start: Position, roles: Mapping[int, Role]) -> Template:
     """Return the template of the events since `start`; `roles` are those of earlier storages by their index.
 
-    Raises NotRepeatableError if a storage without a role is freed.
+    Raises NotRepeatableError if a storage without a role is freed, or if the events are on two devices.
     """
     first = start.storages
     steps: list[Alloc | Free | Op | Released] = []
@@ -85,11 +87,15 @@ def make(log: EventLog, start: Position, roles: Mapping[int, Role]) -> Template:
     end = log.position()
     sizes = tuple(log.sizes(first, end.storages))
     calls, python_calls = end.calls - pending, end.python_calls - pending_python
-    return Template(tuple(steps), sizes, calls, python_calls, frozenset(survivors))
+    devices = log.devices_since(start)
+    if len(devices) > 1:
+        raise NotRepeatableError("a block computes on two devices")
+    return Template(tuple(steps), sizes, calls, python_calls, frozenset(survivors), max(devices, default=0))
 
 
 def repeat(log: EventLog, template: Template, parts: list[Part | None], free: Callable[[Released], None]) -> int:
     """Record the template's events again and return the index of the first new storage."""
+    log.device = template.device
     first = log.repeat(template.steps, list(template.sizes), parts, free)
     log.count_calls(template.calls)
     log.count_python_calls(template.python_calls)

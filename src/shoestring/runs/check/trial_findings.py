@@ -12,7 +12,6 @@ from shoestring.hardware.catalog import Target
 from shoestring.planning.measurement import Measurement
 from shoestring.planning.plan import Plan
 from shoestring.planning.planner import make_plan
-from shoestring.planning.shares import gpus_of
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.runs.check.facts import Facts
 from shoestring.runs.check.finding import Finding, failed, passed, warned
@@ -112,7 +111,7 @@ def run_trial(plan: Plan, loaded: LoadedRecipe, target: Target, *, seconds: floa
 
     Raises ShoestringError if it cannot be planned for one process.
     """
-    if gpus_of(plan.settings) > 1:
+    if plan.settings.processes > 1:
         one_process = plan.settings.replace(gpus=1, logical_shards=1, sharding=None)
         plan = make_plan(loaded, target, one_process)
     return Trial(plan=plan, loaded=loaded, probe=run_probe(loaded, plan, seconds=seconds, is_check=True))

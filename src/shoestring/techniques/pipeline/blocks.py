@@ -33,6 +33,11 @@ class PlacedBlock(nn.Module):
             crossing.leave()
 
 
+def is_in_second_part(block: nn.Module) -> bool:
+    """Return whether a block is in the second part of a divided model."""
+    return isinstance(block, PlacedBlock) and block._is_second
+
+
 def on_device(device: torch.device) -> AbstractContextManager[object]:
     """Return the context in which kernels that torch does not launch itself, such as those of Triton, run on a GPU."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

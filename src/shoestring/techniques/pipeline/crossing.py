@@ -236,6 +236,8 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 def _backward(loss: Tensor) -> None:
     """Run a backward within the forward of the next microbatch as if it ran outside of it."""
+    # The casts of weights that the forward has made so far would be in memory as long as the backward.
+    torch.clear_autocast_cache()
     with torch.enable_grad(), _without_saved_tensors_hooks(), torch.autocast(loss.device.type, enabled=False):
         torch.autograd.backward(loss)
     # Blocks that were recomputed have left casts of weights, which belong to the graph of the previous microbatch.

@@ -8,13 +8,19 @@ from itertools import chain
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from shoestring.base.errors import UsageError
 from shoestring.base.settings import Settings
 from shoestring.base.units import bytes_text
 from shoestring.techniques import checkpointing, deferred_casts
-from shoestring.techniques.pipeline.blocks import bring_outputs_home, crossing_of, place_blocks, place_module
+from shoestring.techniques.pipeline.blocks import (
+    bring_outputs_home,
+    crossing_of,
+    is_in_second_part,
+    place_blocks,
+    place_module,
+)
 from shoestring.techniques.pipeline.crossing import Crossing
 from shoestring.techniques.pipeline.split import first_blocks
 from shoestring.techniques.streaming import placement as streaming
@@ -49,6 +55,8 @@ def move(model: nn.Module, recipe: object, settings: Settings, device: torch.dev
     first, second = two_devices(device)
     parts = divide(model, recipe, first, second)
     crossing = place(model, parts)
+    if settings.streamed_blocks:
+        streaming.make_all_streamable(model, recipe, settings.streamed_blocks)
     streamed = streamed_blocks(model, recipe, settings)
     for part in parts[::-1]:  # what both use is on the first device in the end
         own = [block for block in part.blocks if block in streamed]
@@ -66,6 +74,11 @@ def streamed_blocks(model: nn.Module, recipe: object, settings: Settings) -> dic
     if not settings.streamed_blocks:
         return {}
     return dict(zip(*streaming.choose(model, recipe, settings.streamed_blocks), strict=True))
+
+
+def stream_more(model: nn.Module, recipe: object, count: int) -> list[tuple[Tensor, Tensor]]:
+    """Do what `streaming.stream_more` does, for each part of a divided model by itself."""
+    return streaming.stream_more(model, recipe, count, part_of=is_in_second_part)
 
 
 def on_available_gpus(settings: Settings) -> Settings:

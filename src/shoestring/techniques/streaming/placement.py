@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 
 import torch
@@ -24,6 +24,7 @@ from shoestring.techniques.streaming.stream import (
     make_streamable,
     stream_blocks,
     stream_of,
+    streams_of,
 )
 from shoestring.techniques.streaming.tensors import Streamed, can_be_replaced, parts, streamed_tensors
 
@@ -39,7 +40,7 @@ def move(model: nn.Module, recipe: object, settings: Settings, device: torch.dev
         offload.move(model, recipe, settings, device)
         return
     blocks, tensors = choose(model, recipe, settings.streamed_blocks)
-    make_streamable(block for block, _ in _streamable_blocks(model, recipe, settings.streamed_blocks))
+    make_all_streamable(model, recipe, settings.streamed_blocks)
     stream(model, blocks, tensors, device, allocation(settings, device))
 
 
@@ -54,11 +55,11 @@ def notes(model: nn.Module, settings: Settings, group: int | None = None) -> lis
     """Return what is streamed, how many microbatches of a `group` use each copy, and whether copies have to wait for
     the CPU.
     """
-    streaming = stream_of(model)
-    if streaming is None:
+    streams = streams_of(model)
+    if not streams:
         return []
-    size = sum(own.buffer.nbytes for own in streaming.weights)
-    slots = sum(slot.buffer.nbytes for slot in streaming.slots)
+    size = sum(own.buffer.nbytes for streaming in streams for own in streaming.weights)
+    slots = sum(slot.buffer.nbytes for streaming in streams for slot in streaming.slots)
     source = "on the disk" if settings.stream_from == "disk" else "in host memory"
     lines = [
         f"streamed_blocks={settings.streamed_blocks}: {bytes_text(size)} of frozen weights are {source} and take turns "
@@ -67,8 +68,8 @@ def notes(model: nn.Module, settings: Settings, group: int | None = None) -> lis
     if settings.stream_order == "block":
         users = {None: "all microbatches", 1: "one microbatch"}.get(group, f"up to {group} microbatches")
         lines.append(f"stream_order=block: each copy is used by {users} of an update")
-    is_pageable = any(slot.buffer.is_cuda for slot in streaming.slots) and not all(
-        own.buffer.is_pinned() for own in streaming.weights
+    is_pageable = any(slot.buffer.is_cuda for streaming in streams for slot in streaming.slots) and not all(
+        own.buffer.is_pinned() for streaming in streams for own in streaming.weights
     )
     if is_pageable and settings.stream_from != "disk":
         lines.append(
@@ -76,6 +77,11 @@ def notes(model: nn.Module, settings: Settings, group: int | None = None) -> lis
             "are slower"
         )
     return lines
+
+
+def make_all_streamable(model: nn.Module, recipe: object, count: int) -> None:
+    """Let all blocks with frozen weights be streamed later (`stream_more`). Raises as `choose`."""
+    make_streamable(block for block, _ in _streamable_blocks(model, recipe, count))
 
 
 def choose(model: nn.Module, recipe: object, count: int) -> tuple[list[nn.Module], list[list[Streamed]]]:
@@ -159,46 +165,60 @@ def further_host_bytes(model: nn.Module, recipe: object) -> list[int]:
 
     The list is empty for a model without streamed blocks.
     """
-    streaming = stream_of(model)
-    is_on_disk = streaming is not None and streaming.allocate is host_memory.allocate_on_disk
+    is_on_disk = any(streaming.allocate is host_memory.allocate_on_disk for streaming in streams_of(model))
     return [0 if is_on_disk else sum(map(_bytes, own)) for _, own in _resident(model, recipe)]
 
 
-def stream_more(model: nn.Module, recipe: object, count: int) -> list[tuple[Tensor, Tensor]]:
+def stream_more(
+    model: nn.Module, recipe: object, count: int, part_of: Callable[[nn.Module], object] = lambda _: 0
+) -> list[tuple[Tensor, Tensor]]:
     """Stream `count` blocks of a model that streams fewer, or all that can be; it stays as it is if it streams as many.
 
     The blocks that are streamed already stay so, and the others are spread evenly among those that were on the device.
+    `part_of` returns the part of a divided model to which a block belongs: each part has a stream of its own.
     Returns each weight that the model had on the device with the one that it has now.
 
     Raises RunError if there is no disk space for their weights.
     """
-    streaming, resident = stream_of(model), _resident(model, recipe)
-    if streaming is None or not resident or count <= len(streaming.weights):
+    streams, resident = streams_of(model), _resident(model, recipe)
+    further = min(count - sum(len(streaming.weights) for streaming in streams), len(resident))
+    if further <= 0:
         return []
-    further = min(count - len(streaming.weights), len(resident))
     added = dict(resident[position] for position in streamed_positions(len(resident), further))
-    of_streamed = iter(streaming.weights)
-    weights: list[HostWeights] = []
     replaced: list[tuple[Tensor, Tensor]] = []
     blocks = list(dict.fromkeys(checkpointing.blocks(model, recipe)))
-    blocks = [block for block in blocks if is_streamed(block) or block in added]
+    for part in dict.fromkeys(map(part_of, added)):
+        of_part = [block for block in blocks if part_of(block) == part and (is_streamed(block) or block in added)]
+        replaced += _stream_added(of_part, added, streams[0].allocate)
+    return replaced
+
+
+def _stream_added(
+    blocks: Sequence[nn.Module], added: Mapping[nn.Module, list[Streamed]], allocate: Allocate
+) -> list[tuple[Tensor, Tensor]]:
+    """Stream the `blocks`, of which some are `added` and the others have a stream already. Returns as `stream_more`."""
+    earlier = next((streaming for block in blocks if (streaming := stream_of(block))), None)
+    device = added[next(block for block in blocks if block in added)][0].value.device
+    of_streamed = iter(earlier.weights if earlier else ())
+    weights: list[HostWeights] = []
+    replaced: list[tuple[Tensor, Tensor]] = []
     for block in blocks:
         if block not in added:
             weights.append(next(of_streamed))
             continue
         before = [streamed.value for streamed in added[block]]
-        weights.append(HostWeights(added[block], streaming.allocate))
+        weights.append(HostWeights(added[block], allocate))
         replaced += zip(before, (streamed.value for streamed in added[block]), strict=True)
-    stream_blocks(blocks, Stream(weights, _slots_for(weights, streaming.slots), streaming.allocate))
+    stream_blocks(blocks, Stream(weights, _slots_for(weights, earlier.slots if earlier else (), device), allocate))
     return replaced
 
 
-def _slots_for(weights: Sequence[HostWeights], slots: Sequence[Slot]) -> Sequence[Slot]:
-    """Return the `slots` if the weights fit into them, and otherwise larger or further ones."""
+def _slots_for(weights: Sequence[HostWeights], slots: Sequence[Slot], device: torch.device) -> Sequence[Slot]:
+    """Return the `slots` if the weights fit into them, and otherwise larger or further ones on the device."""
     sizes = slot_sizes(weights)
     if len(sizes) == len(slots) and all(slot.buffer.nbytes >= size for slot, size in zip(slots, sizes, strict=True)):
         return slots
-    return make_slots(sizes, slots[0].buffer.device)
+    return make_slots(sizes, device)
 
 
 def _resident(model: nn.Module, recipe: object) -> list[tuple[nn.Module, list[Streamed]]]:

@@ -242,8 +242,13 @@ def stream_blocks(blocks: Sequence[nn.Module], stream: Stream) -> None:
 
 def stream_of(model: nn.Module) -> Stream | None:
     """Return the stream of a model's streamed blocks, also if other techniques were applied to them; None without."""
+    return next(iter(streams_of(model)), None)
+
+
+def streams_of(model: nn.Module) -> list[Stream]:
+    """Return the stream of each part of a divided model, or the only one of another model."""
     streams = (streamable.stream for streamable in map(_streamable, model.modules()) if streamable)
-    return next((stream for stream in streams if stream is not None), None)
+    return list(dict.fromkeys(stream for stream in streams if stream is not None))
 
 
 def is_streamed(block: nn.Module) -> bool:

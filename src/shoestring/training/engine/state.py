@@ -25,7 +25,8 @@ from shoestring.techniques import (
 )
 from shoestring.techniques.fallbacks import Limits, Sizes, least_micro_batch
 from shoestring.techniques.norms import trains_batch_norm
-from shoestring.techniques.streaming import placement
+from shoestring.techniques.pipeline.placement import stream_more
+from shoestring.techniques.streaming.placement import further_host_bytes
 from shoestring.training.checkpoint.compatibility import history_problems, optimizer_state_mismatches, state_mismatches
 from shoestring.training.checkpoint.trained import state_like
 from shoestring.training.engine.averaging import AveragedWeights
@@ -248,17 +249,24 @@ class TrainingState:
             ),
             blocks=len(checkpointing.blocks(self.model, self.parts)),
             batched_step=kernels.is_batched(self.optimizer),
-            streamable=self._streamable(),
+            # Each of several processes would find another number: `training/oom.py` asks one of them for all.
+            streamable=(self.sizes.streamed_blocks or 0) if self._is_one_of_several else self.streamable(),
         )
 
-    def _streamable(self) -> int:
-        """Return how many blocks can be streamed with what the host has left, with those that are."""
+    @property
+    def _is_one_of_several(self) -> bool:
+        return distributed.is_initialized() and distributed.get_world_size() > 1
+
+    def streamable(self, processes: int = 1) -> int:
+        """Return how many blocks can be streamed with what the host has left, with those that are.
+
+        Each of the `processes` on this host has blocks of its own.
+        """
         count = self.sizes.streamed_blocks or 0
-        # Each of several processes would find another number, and they have to repeat an update in the same way.
-        if not count or (distributed.is_initialized() and distributed.get_world_size() > 1):
-            return count
-        free = host_memory().free_bytes
-        return count + sum(size <= free for size in accumulate(placement.further_host_bytes(self.model, self.parts)))
+        if not count:
+            return 0
+        free = host_memory().free_bytes // processes
+        return count + sum(size <= free for size in accumulate(further_host_bytes(self.model, self.parts)))
 
     def release(self) -> None:
         if self.cuda_graphs:
@@ -276,7 +284,7 @@ class TrainingState:
             self._stream_more(sizes.streamed_blocks)
 
     def _stream_more(self, count: int) -> None:
-        replaced = placement.stream_more(self.model, self.parts, count)
+        replaced = stream_more(self.model, self.parts, count)
         if not replaced:
             return
         # Whatever still has a weight that was on the device would keep its memory.

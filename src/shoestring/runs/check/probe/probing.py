@@ -19,7 +19,7 @@ from shoestring.hardware import targets
 from shoestring.planning.measured_plan import MEASURED, describe, with_measurement
 from shoestring.planning.measurement import Measurement
 from shoestring.planning.plan import Plan
-from shoestring.planning.shares import gpus_of, samples_per_gpu
+from shoestring.planning.shares import samples_per_gpu
 from shoestring.planning.weight_type import with_weight_type
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.runs.check.child import run_child
@@ -150,7 +150,7 @@ def probe(
     limit = budget_seconds(plan) if seconds is None else seconds
     result = run_probe(loaded, plan, seconds=limit, on_stage=on_stage)
     notes = []
-    if (gpus := gpus_of(plan.settings)) > 1:
+    if (gpus := plan.settings.processes) > 1:
         notes.append(f"one process made the share of one of {gpus}, without exchanging gradients")
     if result.scale != 1.0:
         share = round(result.scale * result.samples)
@@ -229,7 +229,7 @@ def _affordable_samples(plan: Plan, loaded: LoadedRecipe, seconds: float) -> int
 def _settings(plan: Plan, samples: int) -> Settings:
     """Return the settings of the plan in one process; inputs are not copied first."""
     settings = plan.settings.replace(stage="no", micro_batch=min(plan.settings.micro_batch or samples, samples))
-    if gpus_of(settings) == 1:
+    if settings.processes == 1:
         return settings
     return settings.replace(gpus=1, logical_shards=1, sharding=None)
 
