@@ -23,9 +23,7 @@ shoestring plan temporal --on kaggle-t4 --set micro_batch=64 --set precision=fp1
 def page() -> str:
     """Return the page with a section for each setting."""
     documented = attributes(Settings)
-    sections = [
-        section(field, documented[name].docstring, level="##") for name, field in Settings.fields().items()
-    ]
+    sections = [section(field, documented[name].docstring, level="##") for name, field in Settings.fields().items()]
     return "\n".join([header("Settings").rstrip("\n"), _INTRODUCTION, *sections])
 
 
