@@ -145,15 +145,19 @@ class Blocks:
         return torch.optim.SGD(model.parameters(), lr=0.1)
 
 
-def canonical(storages: tuple[Storage, ...], events: tuple[Event, ...], log: EventLog) -> list[Any]:
-    """Return the events with storages numbered by their first appearance, with their bytes and parts, and devices."""
+def canonical(storages: tuple[Storage, ...], events: tuple[Event, ...], divided: EventLog | None = None) -> list[Any]:
+    """Return the events with storages numbered by their first appearance, with their bytes and parts, and devices.
+
+    `divided` is the log of a model that is divided between two devices.
+    """
     numbers: dict[int, int] = {}
-    devices = log.storage_devices or [0] * len(storages)
+    devices = divided.storage_devices if divided else [0] * len(storages)
+    on_second = divided.second_operators if divided else set()
     assert len(devices) == len(storages)
     return [
         (type(event), numbers.setdefault(event.storage, len(numbers)), storages[event.storage], devices[event.storage])
         if isinstance(event, Alloc | Free)
-        else (event, position in log.second_operators)
+        else (event, position in on_second)
         for position, event in enumerate(events)
     ]
 
@@ -191,7 +195,8 @@ def fold(
             )
         except NotRepeatableError as error:
             return 0, f"not repeatable: {error}"
-        records.append([*canonical(record.storages, record.events, recorder.log), record.block_uses])
+        divided = recorder.log if recorder.log.divides else None
+        records.append([*canonical(record.storages, record.events, divided), record.block_uses])
     folded, whole = records
     if folded == whole:
         return counts[0].count, "equal"
