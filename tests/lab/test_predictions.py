@@ -10,14 +10,11 @@ SELECTED = (
     "gpt2 seq_len=512 4 fp16 gpus=2 sharding=zero1",
     "vit-base 16 fp16 checkpointing=full offload=parameters gpus=2 sharding=zero3",
     "gpt2 seq_len=512 8 fp16 evaluation",
-    "bert-base seq_len=256 16 fp32",
     "bert-base seq_len=256 lora_r=8 16 fp16",
-    "vit-base 16 fp16 checkpointing=full",
     "resnet-50 16 fp16",
     "bert-base seq_len=256 lora_r=8 quantization=nf4 weights=fp16 16 fp16",
     "bert-base seq_len=256 lora_r=8 quantization=nf4 weights=fp16 unquantized=own 16 fp16",
     "bert-base seq_len=256 lora_r=8 quantization=nf4 weights=fp16 double_quantization=True 16 fp16 checkpointing=full",
-    "qwen2.5-0.5b seq_len=512 attention=library 2 fp16",
     "t5-small seq_len=256 8 fp16",
 )
 

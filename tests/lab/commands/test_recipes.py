@@ -8,7 +8,7 @@ from tests.sessions import final_checkpoint, session
 
 CUDA = torch.device("cuda")
 
-COMPARED = ("legal crf", "temporal", "cloud", "finetune", "finetune dpo", "lightning")
+COMPARED = ("legal crf", "temporal", "cloud", "finetune dpo", "lightning")
 """Kinds of which most kernels are used by no other; the others take longer."""
 STOPPED = ("legal crf", "temporal", "cloud", "lightning")
 

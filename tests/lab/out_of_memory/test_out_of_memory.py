@@ -5,7 +5,7 @@ import pytest
 from .campaign import ALWAYS, RIGHT, Campaign
 from .scenarios import SCENARIOS
 
-CASES = 4
+CASES = 3
 """Of each scenario: spread over its requests, with one failure, two in succession, or all from there on."""
 
 

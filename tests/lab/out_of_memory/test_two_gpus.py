@@ -8,7 +8,7 @@ from .ranks import start
 
 
 @pytest.mark.parametrize(
-    ("every", "counts"), [(300, [1]), pytest.param(60, [1, 2, ALWAYS], marks=pytest.mark.slow)], ids=["some", "more"]
+    ("every", "counts"), [(600, [1]), pytest.param(60, [1, 2, ALWAYS], marks=pytest.mark.slow)], ids=["some", "more"]
 )
 def test_requests_fail_on_two_gpus(tmp_path, every, counts):
     cases = start(tmp_path, every, seconds=1200, counts=counts)

@@ -76,6 +76,7 @@ def events(run, kind):
     return [event for event in map(json.loads, lines) if event["event"] == kind]
 
 
+@pytest.mark.slow
 def test_run_whose_processes_are_killed_and_stopped_ends_in_the_same_bits(run_simulated, tmp_path):
     """Also with another number of GPUs in the session that follows."""
     straight = train(run_simulated, tmp_path, "straight", 1)

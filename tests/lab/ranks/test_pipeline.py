@@ -73,8 +73,8 @@ def test_weights_in_4_bits_are_divided_too(ranks_on, tmp_path, streamed):
 @pytest.mark.parametrize(
     "values",
     [
-        {"precision": "fp16", "micro_batch": 4},
-        {"precision": "fp32", "micro_batch": 4, "checkpointing": "full"},
+        pytest.param({"precision": "fp16", "micro_batch": 4}, marks=pytest.mark.slow),
+        pytest.param({"precision": "fp32", "micro_batch": 4, "checkpointing": "full"}, marks=pytest.mark.slow),
         {"precision": "fp16", "micro_batch": 8, "checkpointing": "3", **LORA, "streamed_blocks": 4},
     ],
     ids=str,
