@@ -53,6 +53,7 @@ def test_load_counts_the_work_of_padded_samples():
     assert load is not None and (load.padded, load.work) == (2.0, 3.0)
 
 
+@pytest.mark.slow
 def test_a_plan_of_short_samples_is_faster_and_needs_the_memory_of_the_longest():
     plans = [
         make_plan(choose("legal", {"rows": 100, "size": "tiny", **values})[0], CPU, FIXED)

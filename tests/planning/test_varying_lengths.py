@@ -61,6 +61,7 @@ def absent(lengths_file, **values):
     return choose(f"hf:{model}", {"lengths": str(lengths_file), "effective_batch": 16, "seq_len": 2048, **values})[0]
 
 
+@pytest.mark.slow
 def test_plan_takes_expandable_segments_for_varying_lengths_and_says_why(lengths_file):
     settings = Settings(micro_batch=1, precision="fp16", checkpointing="no")
     plan = make_plan(absent(lengths_file), T4, settings)
