@@ -130,6 +130,21 @@ def test_a_recipe_imports_in_the_child_what_it_imports_here(tmp_path: Path, monk
         assert recipe_tracer.facts.parameters_total == 16
 
 
+def test_interruption_while_the_child_is_reaped_does_not_kill_it_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`timeout` sends SIGINT to its command and to the process group."""
+
+    def kill(child: child_process.ChildProcess) -> None:
+        original(child)
+        raise KeyboardInterrupt
+
+    original = child_process.ChildProcess.kill
+    monkeypatch.setattr(child_process.ChildProcess, "kill", kill)
+    with Tracer(finding.find(Linears())) as tracer:
+        assert tracer.facts
+        with pytest.raises(KeyboardInterrupt):
+            tracer.close()
+
+
 def test_data_errors_are_passed_on_unchanged(odd_recipes: Path) -> None:
     with Tracer(finding.load(f"{odd_recipes}:BadData", {})) as recipe_tracer, pytest.raises(DataError) as caught:
         assert recipe_tracer.facts

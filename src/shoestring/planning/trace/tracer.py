@@ -151,9 +151,10 @@ class Tracer:
         """Kill the child, even while it is handling a request."""
         if self._copy:
             self._copy.close()
-        if self._child:
-            self._child.kill()
-            self._child = None
+        # A second interruption may end `kill` after the process was reaped: it must not be killed twice.
+        child, self._child = self._child, None
+        if child:
+            child.kill()
 
     def __enter__(self) -> Tracer:
         return self
